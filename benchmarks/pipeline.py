@@ -60,7 +60,7 @@ def count_tokens(
     corpus: TokenizedCorpus, plan: Plan, executor: str, microbatches: int
 ) -> int:
     """Make the microbatches of a turn; count their target tokens."""
-    batches = updates(corpus, plan, seed=0, start=0, executor=executor)
+    batches = updates([corpus], plan, seed=0, start=0, executor=executor)
     made = itertools.islice(batches, microbatches)
     return sum(int(np.count_nonzero(each.target_segments)) for (each,) in made)
 

@@ -25,9 +25,10 @@ _hints_of = functools.cache(get_type_hints)
 def check(signature: Callable) -> Callable:
     """Make a function that raises if its arguments do not fit a signature.
 
-    jaxtyping calls it beside the function itself. NumPy arrays are checked as the
-    arrays that JAX makes of them. The fields of named tuples are checked too, with
-    letters of their own: two tuples may have different lengths.
+    jaxtyping calls it with the arguments of each call, and with the result. NumPy
+    arrays are checked as the arrays that JAX makes of them. The fields of named tuples,
+    also in lists and tuples, are checked with letters of their own: two tuples may have
+    different lengths. Values of dicts are not checked.
     """
     checked = beartype(signature, conf=CONF)
 

@@ -55,17 +55,17 @@ class DataConfig(Section, name="data"):
         choices=("bpe", "unigram"),
     )
     subword_sampling: float | None = setting(
-        "Split the words of training pairs at random, anew in each epoch: of a BPE "
-        "vocabulary the probability to drop a merge, such as 0.1; of a unigram model "
-        "the exponent of the probabilities, such as 0.2, less for more variety. None: "
-        "always the same pieces.",
+        "Split the words of training pairs at random, anew in each epoch unless "
+        "`versions` is set: of a BPE vocabulary the probability to drop a merge, such "
+        "as 0.1; of a unigram model the exponent of the probabilities, such as 0.2, "
+        "less for more variety. None: always the same pieces.",
         above=0,
         most=1,
     )
     versions: int | None = setting(
-        "Split the words of training pairs so many times when the text is prepared; "
-        "epoch e reads version e mod `versions`. It needs subword_sampling. None: "
-        "words are split during training.",
+        "Prepare so many versions of the training pairs, each split at random; epoch e "
+        "reads version e mod `versions`. It needs subword_sampling. None: with "
+        "subword_sampling, words are split anew in each epoch.",
         least=2,
     )
     user_defined_symbols: tuple[str, ...] = setting(
@@ -138,8 +138,8 @@ class DataConfig(Section, name="data"):
                 )
 
     @property
-    def draws_versions(self) -> bool:
-        """Whether words are split anew in each epoch, while the run is trained."""
+    def splits_each_epoch(self) -> bool:
+        """Whether training splits words anew in each epoch."""
         return self.subword_sampling is not None and self.versions is None
 
     @property

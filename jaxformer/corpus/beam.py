@@ -67,7 +67,7 @@ class Beam:
 
         Raises InputError for a config that pipelines cannot prepare.
         """
-        if config.draws_versions:
+        if config.splits_each_epoch:
             raise InputError(
                 "data.subword_sampling numbers the words of all text on one machine; "
                 "set data.versions as well, or prepare without --runner"
@@ -226,7 +226,7 @@ def _step(job: ShardJob, name: str, *given: object) -> beam.PTransform:
     return name >> beam.FlatMap(_noting_mistakes, job, name, *given)
 
 
-# Beam checks these annotations, and refuses `object` in place of `Any`.
+# Beam checks annotations: as `given` and as the result it refuses `object`.
 def _noting_mistakes(
     item: object, job: ShardJob, name: str, *given: Any
 ) -> Iterable[Any]:

@@ -23,25 +23,22 @@ _READ_AHEAD = 16  # microbatches: a few megabytes
 
 
 def updates(
-    corpus: TokenizedCorpus,
+    versions: Sequence[TokenizedCorpus],
     plan: Plan,
     *,
     seed: int,
     start: int,
     executor: str,
     rows: Rows = ALL_ROWS,
-    later_versions: Sequence[TokenizedCorpus] = (),
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
     Update u is where `Plan.locate` says. `executor` says what reads ahead: "tf.data",
     or "python", a thread that does not need TensorFlow; both give the same batches.
-    `rows` as in `assemble`. With K - 1 `later_versions` of the corpus, epoch e reads
-    version e mod K; `corpus` is version 0. Raises InputError for "tf.data" if
-    TensorFlow is not installed.
+    Epoch e reads `versions[e % len(versions)]` of the corpus. `rows` as in `assemble`.
+    Raises InputError for "tf.data" if TensorFlow is not installed.
     """
     read = _read_by_tensorflow if executor == "tf.data" else _read_by_thread
-    versions = corpus, *later_versions
     batches = read(_microbatches(versions, plan, seed, start, rows))
     places = (plan.locate(update) for update in count(start))
     sizes = (len(stage.microbatches_of(update)) for stage, _, update in places)

@@ -8,8 +8,8 @@ position in the data is one integer. An epoch draws at random which pair of its 
 each slot holds, the order of the rows and the order of the microbatches: a pure
 function of (seed, epoch), on any machine and with any version of numpy.
 
-With `data.subword_sampling` an epoch has lengths of its own. The rows of a microbatch
-are still the same; the epoch fills them by its lengths.
+With `data.subword_sampling` and no `data.versions` an epoch has lengths of its own. The
+rows of a microbatch are still the same; the epoch fills them by its lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -183,13 +183,13 @@ def make_plan(
     training: TrainingConfig,
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
-    held: Sequence[float] = (1.0, 1.0),
+    token_shares: Sequence[float] = (1.0, 1.0),
 ) -> Plan:
     """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
 
     With a `mixture` of corpora, its slots take the place of the pairs. With `subwords`,
-    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own. An
-    epoch's tokens take the shares `held` of the lengths, on average.
+    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own. On
+    average an epoch has `token_shares` times the tokens of the lengths.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
@@ -200,7 +200,7 @@ def make_plan(
     real = float(source.sum()), float(target.sum())
     if mixture is not None:
         real, (source, target) = mixture.tokens, mixture.lengths
-    real = real[0] * held[0], real[1] * held[1]
+    real = real[0] * token_shares[0], real[1] * token_shares[1]
     if batches.layout == "packed":
         layout = layouts.pack_rows(source, target, batches.row_length)
         if subwords is not None:

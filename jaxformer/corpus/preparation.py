@@ -190,10 +190,10 @@ def _write_shards(
     """Write the missing shards, and the versions of words that are drawn later."""
     names = names_of(config.versions)
     dtypes, words = [id_dtype(tokenizer.largest_vocab_size)] * len(names), None
-    if config.draws_versions:
+    if config.splits_each_epoch:
         names, dtypes = [*names, *WORDS], [*dtypes, "<i4", "<i4"]
     writer = ShardWriter(folder / "train", names, dtypes)
-    if config.draws_versions:
+    if config.splits_each_epoch:
         words = WordLists(tokenizer, config, folder, len(writer.shards))
     for number, (name, data) in enumerate(config.training_texts.items()):
         pairs, label = survey.pairs[name], f"train {name}".rstrip()

@@ -57,7 +57,7 @@ class PreparedCorpus(NamedTuple):
 
     @property
     def versions(self) -> tuple[TokenizedCorpus, ...]:
-        """The training pairs of epochs 0, 1, ... and, after the last, again."""
+        """The training pairs by version, of which epoch e reads number e mod K."""
         return self.train, *self.later_versions
 
     def counts(self, corpus: str, split: str) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class PreparedCorpus(NamedTuple):
         sides = zip(*self.versions, strict=True)
         return [sum(int(each.offsets[-1]) for each in side) for side in sides]
 
-    def held(self) -> list[float]:
-        """Mean tokens of a version relative to `longest`, of sources and targets."""
+    def token_shares(self) -> list[float]:
+        """The mean tokens of a version as shares of `longest`: sources, targets."""
         planned = [len(self.versions) * int(side.sum()) for side in self.longest()]
         return np.divide(self.tokens(), planned).tolist()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from jaxformer.decoding.parts import Hypothesis
-from jaxformer.decoding.text_pipeline import Line, numbered
+from jaxformer.decoding.text_pipeline import NumberedText, numbered
 from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.progress import progress
@@ -44,7 +44,7 @@ def translate_all(
 
 def translate_share(
     translator: Translator,
-    lines: Sequence[Line],
+    lines: Sequence[NumberedText],
     part: tuple[int, int],
     check_stop: Callable[[], None],
     report: Callable[[], object] = lambda: None,
@@ -53,11 +53,12 @@ def translate_share(
     number, parts = part
     if parts == 1:
         check_stop()
-        return translator.translate_lines(lines, check_stop, report)
+        return translator.translate_texts(lines, check_stop, report)
+    # Longest first; the number of characters is an estimate of the tokens.
     lines = sorted(lines, key=lambda line: -len(line.text))
     found = []
     for start in range(0, len(lines), ROUND * parts):
         check_stop()
         own = lines[start : start + ROUND * parts][number::parts]
-        found += translator.translate_lines(own, report=report)
+        found += translator.translate_texts(own, report=report)
     return found

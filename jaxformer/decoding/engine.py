@@ -38,7 +38,7 @@ AHEAD = 8  # steps that a ring must have room for when it starts
 # is more: each refill takes the host milliseconds.
 REFILL, FEWEST = 8, 8
 POLL = 0.1  # seconds between two calls of `check_stop`
-FEW = 16  # hypotheses, for which one search is faster: each reads all weights
+FEW = 16  # hypotheses; for so few one search is faster: each reads all weights
 
 
 class Task(NamedTuple):
@@ -51,7 +51,7 @@ class Task(NamedTuple):
     seed: int = 0
     done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
     request: object = None  # whose tasks are cancelled together
-    before: float = 0.0  # source tokens of the request's earlier tasks; then its turn
+    turn: float = 0.0  # tokens of the request's earlier sources; see `submit`
     phrases: Sequence[Sequence[int]] = ()  # `distinct` ones that it contains
     text: str = ""  # of the source, its tag included
 
@@ -98,8 +98,8 @@ class Engine:
         was submitted. Turns advance with the work done, so later requests cannot delay
         a task for ever.
         """
-        task = task._replace(before=self._turn + task.before)
-        bisect.insort(self._waiting, task, key=operator.attrgetter("before"))
+        task = task._replace(turn=self._turn + task.turn)
+        bisect.insort(self._waiting, task, key=operator.attrgetter("turn"))
 
     def cancel(self, request: object) -> None:
         """Drop the tasks of a request, waiting or in flight.
@@ -111,7 +111,10 @@ class Engine:
             del self._tasks[slot]
 
     def compile(self, shape: ProgramShape) -> None:
-        """Run all programs of a shape without tasks, in the order of `Shapes.limit`."""
+        """Run all programs of a shape, without tasks.
+
+        Call it for the shapes in the order of `Shapes.limit`.
+        """
         if shape.slots <= self.shapes.most_slots(shape.source):
             self._begin([], shape)
         else:  # only reached from fewer slots: the shape before
@@ -159,7 +162,7 @@ class Engine:
         tasks = self._waiting[:count]
         started = sum(len(task.source) for task in tasks)
         self._turn += started / max(1, len(self._waiting))
-        self._turn = max([self._turn, *(task.before for task in tasks)])
+        self._turn = max([self._turn, *(task.turn for task in tasks)])
         del self._waiting[:count]
         if self._tasks:
             self._fit(tasks)
@@ -167,7 +170,7 @@ class Engine:
             for begin in range(0, count, self._portion):
                 self._insert(tasks[begin : begin + self._portion], free[begin:])
             return
-        self._state = None  # all are done: the device needs its memory
+        self._state = None  # free the device memory of the search that ended
         if tasks:
             self._too_large = ProgramShape(0, 0, 0)
             self.shapes.begin()

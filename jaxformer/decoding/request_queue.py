@@ -1,4 +1,4 @@
-"""Requests that share the search of a translator, with all programs compiled ahead.
+"""Requests that share the programs of a translator, all compiled ahead.
 
 The texts of all requests are parts in three engines, which take turns, so that small
 requests do not wait for large ones:
@@ -47,7 +47,7 @@ class RequestQueue:
         small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
         shapes = small.shapes.limit(**sizes, slots=slots)
         self._programs = [partial(small.compile, shape) for shape in shapes]
-        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # some of them
+        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # of `shapes`
         if not translator.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
             (shape,) = phrased.shapes.limit(**sizes, **few)
@@ -91,7 +91,7 @@ class RequestQueue:
         for index, text in enumerate(texts):
             for task in self.text.reporting(text.tasks, partial(keep, index)):
                 engine = self._engines[2 if task.phrases else is_large]
-                engine.submit(task._replace(before=before, request=request))
+                engine.submit(task._replace(turn=before, request=request))
                 before += len(task.source)
 
     def cancel(self, request: object) -> None:

@@ -42,7 +42,7 @@ class Shapes:
 
     `batch_tokens` bounds slots x source length, padding included, except that each of
     `devices` has at least one slot, and that a search in progress may grow to the
-    largest of limited shapes. So many engines are `sharing` them and MOST_SLOTS.
+    largest of limited shapes. `sharing` engines divide it and MOST_SLOTS equally.
     """
 
     def __init__(self, batch_tokens: int, devices: int, sharing: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Device programs of continuous batching: begin, fill, advance and resize slots.
+"""Device programs of continuous batching: encode; begin, insert, advance, resize slots.
 
 Pure functions of arrays, each compiled once for a shape. `jaxformer.decoding.engine`
 decides when each runs. The `cache` of a `SearchState` is a pair here: the memory of the
@@ -30,8 +30,7 @@ from jaxformer.models.sequence_model import (
 class Scorer:
     """One model, or an ensemble with one vocabulary, as the `Decoder` of a search.
 
-    Weights, memories and caches are tuples, with one of each model, and are given by
-    position. What all models share is given by name. `Decoder` describes the methods.
+    Weights, memories and caches are tuples with one entry for each model.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -45,10 +44,14 @@ class Scorer:
         )
 
     weights = functools.partialmethod(_each, "weights")
-    encode = functools.partialmethod(_each, "encode")
     resize_memory = functools.partialmethod(_each, "resize_memory")
     empty_cache = functools.partialmethod(_each, "empty_cache")
-    resize_cache = functools.partialmethod(_each, "resize_cache")
+
+    def encode(self, weights: Weights, source: jax.Array) -> Memory:
+        return self._each("encode", weights, source=source)
+
+    def resize_cache(self, cache: Cache, clock: jax.Array, **sizes: int) -> Cache:
+        return self._each("resize_cache", cache, clock=clock, **sizes)
 
     def step(
         self, weights: Weights, memory: Memory, cache: Cache, newest: Newest
@@ -107,7 +110,7 @@ class SlotPrograms:
 
     def _encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
-        memory = self._scorer.encode(weights, source=source)
+        memory = self._scorer.encode(weights, source)
         if len(source) % self.devices:
             return memory
         return jax.lax.with_sharding_constraint(memory, self._rows)
@@ -160,8 +163,7 @@ class SlotPrograms:
         requests, finished = state.requests, state.finished
         memory, cache = state.cache
         memory = self._scorer.resize_memory(memory, length=shape.source)
-        sizes = {"width": width, "length": ring}
-        cache = self._scorer.resize_cache(cache, clock=state.clock, **sizes)
+        cache = self._scorer.resize_cache(cache, state.clock, width=width, length=ring)
         return state._replace(
             clock=jnp.full_like(state.clock, ring),
             done=state.done | (origin < 0),

@@ -39,7 +39,7 @@ SEEDS_APART = 0x9E3779B1
 OfParts = list[list[Hypothesis]]  # the hypotheses of each part of a text
 
 
-class Line(NamedTuple):
+class NumberedText(NamedTuple):
     """A text to translate."""
 
     text: str
@@ -53,15 +53,15 @@ def numbered(
     prefixes: Sequence[str] | None,
     phrases: Sequence[Sequence[str]] | None,
     first: int = 0,
-) -> list[Line]:
-    """Return texts as lines with numbers from `first`.
+) -> list[NumberedText]:
+    """Number texts from `first`.
 
     Raises InputError unless there is one prefix, and one list of phrases, for each.
     """
     prefixes = one_each("prefixes", prefixes, len(texts), default="")
     phrases = one_each("phrases", phrases, len(texts), default=())
     numbers = range(first, first + len(texts))
-    return [*map(Line, texts, prefixes, phrases, numbers)]
+    return [*map(NumberedText, texts, prefixes, phrases, numbers)]
 
 
 class TextTasks(NamedTuple):
@@ -144,7 +144,7 @@ class TextPipeline:
     def tasks(
         self, text: str, prefix: str, phrases: Sequence[str], number: int
     ) -> TextTasks:
-        """Tokenise a text with its prefix, phrases and number, as `Line` has them.
+        """Tokenise a text; the arguments are those of `NumberedText`.
 
         Raises InputError if the prefix is too long, or the text, if the options refuse
         long ones, and for phrases that cannot be in its translation.

@@ -13,7 +13,12 @@ from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Choose, Hypothesis, best_texts, require_numbers
 from jaxformer.decoding.slots import Scorer, SlotPrograms
-from jaxformer.decoding.text_pipeline import Line, OfParts, TextPipeline, numbered
+from jaxformer.decoding.text_pipeline import (
+    NumberedText,
+    OfParts,
+    TextPipeline,
+    numbered,
+)
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import AnyTokenizer
@@ -109,16 +114,16 @@ class Translator:
             given = {"prefixes": prefixes, "phrases": phrases}
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
-        found = self.translate_lines(numbered(sentences, prefixes, phrases))
+        found = self.translate_texts(numbered(sentences, prefixes, phrases))
         return [hypotheses for _, hypotheses in sorted(found)]
 
-    def translate_lines(
+    def translate_texts(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[NumberedText],
         check_stop: Callable[[], None] = lambda: None,
         report: Callable[[], object] = lambda: None,
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """Translate lines: their numbers and hypotheses, in any order.
+        """Translate texts; return their numbers and hypotheses, in any order.
 
         `check_stop` may raise to end the work. `report` is called after each line, in
         any thread.
@@ -129,9 +134,8 @@ class Translator:
             found[number] = hypotheses
             report()
 
-        lines = sorted(lines, key=lambda line: -len(line.text))
         texts = [(line.number, self.text.tasks(*line)) for line in lines]
-        # Longest first, by tokens; the number of characters is an estimate.
+        # Longest first: refills then fit the shape in use.
         texts.sort(key=lambda text: -text[1].longest)
         tasks: list[Task] = []
         for number, text in texts:

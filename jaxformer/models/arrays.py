@@ -8,7 +8,9 @@ The whole repository writes shapes in one alphabet:
     K  head size of queries and keys (d_k); values have head size d_v, written U
 
 Within a call a letter has one value. `*L` stands for any number of axes, `#B` for B or
-1, `{length}` for the value of an argument, and `_` for an axis of any length.
+1, `{length}` for the value of an argument, and `_` for an axis of any length. `B*W` is
+a product; `HU` is a name of its own. Other letters, such as R, belong to a module. The
+space before a single letter keeps linters from reading it as a name.
 """
 
 from jaxtyping import Array, Bool, Float, Float32, Int, Key, Shaped

@@ -41,7 +41,7 @@ class Tables(NamedTuple):
     ) -> tuple[Sources, Targets, Table]:
         """Look up ids of both sides; return also the output matrix.
 
-        Each use takes the table that the one before returns: see `layers.look_up`.
+        Each use takes the table that the one before returns, as `look_up` says.
         """
         with jax.named_scope("embedding"):
             source_rows, table = look_up(self.source, source, dtype)

@@ -18,7 +18,8 @@ from jaxformer.config.settings import Section
 from jaxformer.models.arrays import AnyArray, Flags, Ids, Integer, RandomKey, Table
 from jaxformer.system.errors import InputError
 
-Parameters = PyTree[Float[Array, "..."]]  # nested dicts, float32
+Parameters = PyTree[Float[Array, "..."]]  # nested dicts, float32; NumPy if just read
+LikeParameters = PyTree  # with the same structure: shapes, shardings, flags
 Weights = Memory = Cache = PyTree[Array]  # of a decoder's own
 
 # Tokens in a block of the logits in which a search finds the largest, nearest to 32

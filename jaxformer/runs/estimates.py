@@ -18,14 +18,13 @@ from jaxformer.corpus.plan import Plan, Shape
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
 from jaxformer.models.architectures import make_model
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
-from jaxformer.training.step import Parameters
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def seconds_per_update(flops: int, model: Model) -> float:
     return float(f"{flops / rate:.3g}")
 
 
-def parameters_by_part(params: Parameters) -> dict[str, int]:
+def parameters_by_part(params: LikeParameters) -> dict[str, int]:
     """Count parameters as "embedding", "encoder/feed_forward", "decoder/norm", ..."""
     counts = Counter()
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -98,9 +97,9 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     """Log the model's parameters and what an update consists of; return figures."""
     setup = make_training_setup(checked.config, checked.model)
     train, versions = prepared.report["train"], len(prepared.versions)
-    size = np.dtype(id_dtype(prepared.tokenizer.largest_vocab_size)).itemsize
-    size *= sum(prepared.tokens())
-    disk = [f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"]
+    id_bytes = np.dtype(id_dtype(prepared.tokenizer.largest_vocab_size)).itemsize
+    size = id_bytes * sum(prepared.tokens())
+    disk = f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"
     dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
@@ -117,7 +116,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
         *([f"            {dropped} dropped"] if dropped else []),
-        *(disk if versions > 1 else []),
+        *([disk] if versions > 1 else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),

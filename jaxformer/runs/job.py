@@ -28,13 +28,12 @@ class Job:
         """The batches from data position `start` on, placed on the mesh."""
         mesh, config = self.setup.mesh, self.run.config
         batches = updates(
-            self.prepared.train,
+            self.prepared.versions,
             self.plan,
             seed=config.training.seed,
             start=start,
             executor=config.batches.executor,
             rows=sharding.rows_here(mesh),
-            later_versions=self.prepared.later_versions,
         )
         put = partial(sharding.put_batch, mesh)
         return (tuple(map(put, update)) for update in batches)

@@ -1,4 +1,4 @@
-"""Continue a run: what a resume records and forgets, and how it leaves a divergence."""
+"""Continue a run: record changes, forget lost scores, roll back before a divergence."""
 
 import dataclasses
 import logging

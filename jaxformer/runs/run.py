@@ -148,14 +148,14 @@ def _make_run(
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
     lengths, data = prepared.longest(), run.config.data
-    subwords, held = prepared.subwords, prepared.held()
+    subwords, shares = prepared.subwords, prepared.token_shares()
     if subwords is not None:
         longest, batches = data.max_length, run.config.batches
         if batches.layout == "packed":
             longest = min(longest, batches.row_length)
         lengths = subwords.lengths_to_plan(longest)
     if not data.corpora:
-        return _plan(run.config, *lengths, held, subwords=subwords)
+        return _plan(run.config, *lengths, shares, subwords=subwords)
     bounds, stages = prepared.bounds(), []
     for update in data.stages:
         weights = data.weights(prepared.sizes(), update)
@@ -166,7 +166,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
                 f"an epoch of data.corpora has no pair from update {update} on; raise "
                 "a weight"
             )
-        stages.append((update, _plan(run.config, *lengths, held, mixture, subwords)))
+        stages.append((update, _plan(run.config, *lengths, shares, mixture, subwords)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
@@ -191,13 +191,13 @@ def _plan(
     config: Config,
     source: np.ndarray,
     target: np.ndarray,
-    held: list[float],
+    token_shares: list[float],
     mixture: Mixture | None = None,
     subwords: Subwords | None = None,
 ) -> Plan:
     """Plan a text by its lengths; raise InputError for rows that no model can hold."""
     batches, training = config.batches, config.training
-    plan = make_plan(source, target, batches, training, mixture, subwords, held)
+    plan = make_plan(source, target, batches, training, mixture, subwords, token_shares)
     config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 

@@ -36,7 +36,7 @@ def train_past_divergence(job: Job) -> dict:
     """Train from the newest checkpoint to the end, and evaluate the result.
 
     After a divergence it raises InputError or, if the config says "rollback", resumes
-    from the newest checkpoint before. Raises StoppedError after a stop.
+    from the newest checkpoint before it. Raises StoppedError after a stop.
     """
     run, training = job.run, job.run.config.training
     scores = read_scores(run.workdir.path, training.best_by)  # the loop adds to them

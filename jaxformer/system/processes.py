@@ -20,7 +20,7 @@ from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
 from jaxformer.system.supervisor import explain_abort
 
 JOIN_TIMEOUT = 300  # seconds; machines of one job may start minutes apart
-Value = TypeVar("Value")  # JSON must be able to hold it
+Value = TypeVar("Value")
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
 

@@ -26,7 +26,7 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class GrowthReport:
-    """How far a text is; its file has a checksum besides."""
+    """The progress of a growing text, which report.json stores with a checksum."""
 
     lines: int  # of the source, that are done
     of: int  # lines of the source in all

@@ -134,7 +134,7 @@ def clean_chunk(
         pairs = [pairs[index] for index in kept]
     if config and config.versions:
         ids = _versions(tokenizer, config, pairs, ids)
-    if not (config and config.draws_versions):
+    if not (config and config.splits_each_epoch):
         pairs = []
     report.kept = len(kept)
     for counts, side in zip((report.source, report.target), ids[:2], strict=True):

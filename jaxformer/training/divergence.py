@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
-from jaxformer.models.sequence_model import Model, Parameters
+from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.training.step import TrainState, dropout_key, gradients
 
 
@@ -73,7 +73,7 @@ def diagnose_update(
     return finding
 
 
-def _first_bad(are_finite: Parameters, layers: list[str]) -> str | None:
+def _first_bad(are_finite: LikeParameters, layers: list[str]) -> str | None:
     """Name the last of `layers` with a bad leaf, else a leaf outside of all layers."""
     bad = [
         jax.tree_util.keystr(path, simple=True, separator="/")

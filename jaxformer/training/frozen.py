@@ -7,7 +7,7 @@ no gradients, and the optimiser keeps nothing for them.
 import jax
 from flax import linen as nn
 
-from jaxformer.models.sequence_model import Parameters
+from jaxformer.models.sequence_model import LikeParameters, Parameters
 from jaxformer.system.errors import InputError
 
 
@@ -17,7 +17,7 @@ def name_of(path: tuple) -> str:
     return "/".join(keys)
 
 
-def trainable(params: Parameters, freeze: tuple[str, ...]) -> Parameters:
+def trainable(params: LikeParameters, freeze: tuple[str, ...]) -> LikeParameters:
     """Return the parameters that updates change, with None for the others.
 
     Frozen ones are those whose name is in `freeze` or begins with one of its parts.

@@ -61,10 +61,11 @@ def train(
     that is missing there is evaluated again. The state passed in is donated; the last
     one is returned, and is on disk if an update was made. Raises DivergedError.
 
-    The order makes a resumed run equal to an undisturbed one: a log line empties the
-    window of the state that is then saved; an evaluated step is on disk, and is
-    evaluated again if it was interrupted; a stop leaves its evaluation to the resumed
-    run.
+    The order log, save, evaluate makes a resumed run equal to an undisturbed one:
+
+    - A log line empties the window of the state before that state is saved.
+    - A step is saved before it is evaluated; an interrupted evaluation is repeated.
+    - A stop skips the evaluation; the resumed run makes it.
     """
     start = step = int(state.step)
     gradient_norm = jnp.nan
@@ -87,7 +88,7 @@ def train(
             )
             state = state._replace(window=jax.tree.map(jnp.zeros_like, state.window))
         if saves:
-            # `Checkpoints` knows that the step `config.steps` is on schedule, too.
+            # `Checkpoints` counts the step `config.steps` as scheduled, too.
             checkpoints.save(step, state, scheduled=is_scheduled)
         if is_stop:
             break

@@ -8,7 +8,7 @@ import optax
 from flax import linen as nn
 
 from jaxformer.config.sections import OptimizerConfig
-from jaxformer.models.sequence_model import Parameters
+from jaxformer.models.sequence_model import LikeParameters, Parameters
 
 _WITHOUT_DECAY = "bias", "scale"  # ends of the names of biases and norms
 
@@ -101,7 +101,7 @@ def _as_matrix(x: jax.Array) -> jax.Array:
     return x if columns is None else x.reshape(-1, columns)
 
 
-def decay_mask(params: Parameters) -> Parameters:
+def decay_mask(params: Parameters) -> LikeParameters:
     """Whether each parameter has weight decay: all but biases and norms."""
 
     def of_leaf(path: tuple, _: jax.Array) -> bool:

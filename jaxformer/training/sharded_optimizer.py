@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.batch import Batch
 from jaxformer.models import embeddings
-from jaxformer.models.sequence_model import Parameters
+from jaxformer.models.sequence_model import LikeParameters, Parameters
 from jaxformer.models.shards import BATCH_AXES
 from jaxformer.training.loss import LossSums
 
@@ -28,9 +28,9 @@ Differentiate = Callable[[Parameters, Batch, tuple], SumsAndGradients]
 
 def over_shards(
     differentiate: Differentiate,
-    shardings: Parameters,
+    shardings: LikeParameters,
     dtype: str,
-    trainable: Callable[[Parameters], Parameters],
+    trainable: Callable[[LikeParameters], LikeParameters],
 ) -> Differentiate:
     """Return `differentiate(params, batch, rest)` for arrays split by `shardings`.
 

@@ -118,7 +118,7 @@ def test_weights_change_at_an_update(command, toy, mixed_flags, tmp_path):
     assert plan.epochs(7 + 2 * per_epoch) == plan.epochs(7) + 2
     epoch = np.concatenate(by_update[7 : 7 + per_epoch])
     assert sorted(epoch) == [*range(short, len(prepared.train.source))]
-    batches = updates(prepared.train, plan, seed=0, start=5, executor="python")
+    batches = updates([prepared.train], plan, seed=0, start=5, executor="python")
     for number, update in zip(range(5, 12), batches, strict=False):
         tokens = sum((batch.source_segments > 0).sum() for batch in update)
         assert tokens == prepared.train.source.lengths[by_update[number]].sum()

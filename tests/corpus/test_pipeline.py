@@ -44,7 +44,7 @@ def plan_of(corpus, layout="buckets", **changes):
 
 
 def updates_of(corpus, plan, start, executor="python", **options):
-    return updates(corpus, plan, seed=1, start=start, executor=executor, **options)
+    return updates([corpus], plan, seed=1, start=start, executor=executor, **options)
 
 
 def pairs_of(batches):

@@ -298,7 +298,7 @@ def test_batches_hold_the_epochs_pairs_from_any_start(prepared_as, layout, mixtu
     plan = plan_of(prepared, layout, mixture)
     size, decode = plan.updates_per_epoch, prepared.tokenizer.decode
     read = {"seed": 1, "executor": "python"}
-    stream = updates(prepared.train, plan, start=0, **read)
+    stream = updates([prepared.train], plan, start=0, **read)
     whole = list(islice(stream, 2 * size + 1))
     texts = [[decode(ids.tolist()) for ids in side] for side in prepared.train]
     epochs = []
@@ -314,7 +314,7 @@ def test_batches_hold_the_epochs_pairs_from_any_start(prepared_as, layout, mixtu
     np.testing.assert_array_equal(np.bincount(first, minlength=1500), expected)
     assert sum(pair in set(pairs_of(whole[size])) for pair in pairs_of(whole[0])) < 9
     for start in (1, size - 1, size + 3):
-        later = updates(prepared.train, plan, start=start, **read)
+        later = updates([prepared.train], plan, start=start, **read)
         assert_equal(chain(*islice(later, len(whole) - start)), chain(*whole[start:]))
 
 
@@ -338,7 +338,7 @@ def test_batches_do_not_depend_on_the_processes(prepared_as, layout):
 def test_a_pair_is_split_anew_where_an_epoch_repeats_it(prepared_as):
     prepared = prepared_as("bpe")
     plan = plan_of(prepared, "packed", [Weighted(0, 1500, 3.0)])
-    stream = updates(prepared.train, plan, seed=1, start=0, executor="python")
+    stream = updates([prepared.train], plan, seed=1, start=0, executor="python")
     decode, found = prepared.tokenizer.decode, {}
     for pair in pairs_of(chain(*islice(stream, plan.updates_per_epoch))):
         found.setdefault(tuple(map(decode, pair)), set()).add(pair)

@@ -58,8 +58,7 @@ def plan_of(prepared, layout, mixture=None):
 
 def updates_of(prepared, plan, start, rows=ALL_ROWS):
     return updates(
-        prepared.train, plan, seed=1, start=start, executor="python", rows=rows,
-        later_versions=prepared.later_versions,
+        prepared.versions, plan, seed=1, start=start, executor="python", rows=rows,
     )  # fmt: skip
 
 

@@ -252,7 +252,7 @@ def test_requests_take_turns_by_their_tokens(shared):
 
     def submit(name: str, count: int, length: int) -> None:
         for number in range(count):
-            task = Task(source_of(number, length=length), 3, 3, before=number * length)
+            task = Task(source_of(number, length=length), 3, 3, turn=number * length)
             engine.submit(task._replace(done=lambda _: ended.append(name)))
 
     submit("long", 40, length=5)
@@ -274,7 +274,7 @@ def test_later_requests_do_not_delay_an_earlier_one_for_ever(shared):
     engine, ended = shared[0], []
     task = Task(source_of(0, length=5), 3, 3, done=lambda _: None)
     engine.submit(task)
-    engine.submit(task._replace(before=5, done=lambda _: ended.append("second part")))
+    engine.submit(task._replace(turn=5, done=lambda _: ended.append("second part")))
     for _ in range(300):
         while engine.load[0] < 8:
             engine.submit(task)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.search import length_penalty
 from jaxformer.models.attention import dot_product_attention
 from jaxformer.models.layers import residual
@@ -28,7 +29,7 @@ NEWEST = Newest(TOKENS, TOKENS[:, 0], jnp.int32(0), jnp.zeros((2, 3, 5), jnp.int
         (segment_mask, (np.zeros((2, 3), int), np.zeros(3, int))),  # of NumPy
         (steps_ago, (NEWEST._replace(ages=TOKENS), 4)),  # field of a tuple
         (model_of().logits, ({}, {"source": TOKENS})),  # not a batch
-        (length_penalty, (TOKENS > 0, None)),
+        (length_penalty, (TOKENS > 0, SearchOptions(beam_size=1, alpha=0.6))),
     ],
 )
 def test_a_wrong_argument_raises(function, arguments):

@@ -21,7 +21,7 @@ def cleaned():
 
     def cleaned(pairs, repeated=None, **changes):
         rules = {"max_length": 100, "max_ratio": 2.0, "versions": None}
-        rules = SimpleNamespace(**rules | changes, tag="", draws_versions=False)
+        rules = SimpleNamespace(**rules | changes, tag="", splits_each_epoch=False)
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))

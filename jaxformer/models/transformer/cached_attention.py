@@ -34,7 +34,7 @@ class Attended(NamedTuple):
 
 
 Mask = Bool[Array, " B #W M"]
-Flat = Float[Array, "_ BL"]  # numbers of all heads, first
+Flat = Float[Array, "_ BL"]  # the features of all heads are the first axis
 Change = Callable[[AnyArray, int], AnyArray]  # of a leaf and its axis M
 
 

@@ -61,7 +61,7 @@ class DecodingLinear(NamedTuple):
         return y if self.bias is None else y + self.bias[:, None]
 
 
-Arranged = dict[str, DecodingLinear | Attended | PyTree[Float32[Array, " D"]]]
+Arranged = dict[str, DecodingLinear | tuple | PyTree[Float32[Array, " D"]]]
 Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
 
 
@@ -106,10 +106,10 @@ class TransformerDecoder:
         )
 
     def _arranged(self, layer: Mapping[str, Parameters]) -> Arranged:
-        """Return a layer's `Linear` maps, stacked where inputs are equal, and norms."""
+        """Return a layer's maps, stacked where inputs are equal, and its norms."""
         d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
         own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
-        tables = own.get("relative_key"), own.get("relative_value")
+        relative = own.get("relative_key"), own.get("relative_value")
 
         def linear(
             inputs: int, *projections: Mapping[str, Float[Array, "..."]]
@@ -131,8 +131,7 @@ class TransformerDecoder:
             "hidden": linear(d_model, feed["hidden"]),
             "output": linear(self.config.d_ff, feed["output"]),
             "relative": jax.tree.map(
-                lambda table: table.astype(self.network.activation_dtype),
-                Attended(*tables),
+                lambda table: table.astype(self.network.activation_dtype), relative
             ),
             "norms": {
                 name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]

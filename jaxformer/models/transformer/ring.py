@@ -4,7 +4,7 @@ P counts the slots that are cached, H heads, K and U their sizes.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
 from jaxformer.models.arrays import Columns
 from jaxformer.models.layers import rotate, rotations
@@ -43,11 +43,12 @@ def rotate_newest(x: Columns, newest: Newest, size: int) -> Columns:
     return rotate(heads, *turns, axis=1).reshape(x.shape)
 
 
-def vectors_of_slots(tables: Attended, newest: Newest, slots: int) -> Attended:
-    """Choose the vectors of `relative_attention` by the age of each slot.
-
-    Tables are [2k + 1, K] and [2k + 1, U], results [P, K] and [P, U].
-    """
-    reach = len(tables.key) // 2
+def vectors_of_slots(
+    tables: tuple[Float[Array, "distances K"], Float[Array, "distances U"]],
+    newest: Newest,
+    slots: int,
+) -> Attended:
+    """Choose the vectors of `relative_attention` by the age of each of P slots."""
+    reach = len(tables[0]) // 2
     rows = reach - jnp.minimum(steps_ago(newest, slots), reach)
     return Attended(*(table[rows] for table in tables))

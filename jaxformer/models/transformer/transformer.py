@@ -1,6 +1,6 @@
 """Section 3: the encoder-decoder Transformer on whole targets, as a Linen module.
 
-`decoder.py` computes the same one token at a time: what changes here changes there.
+`decoder.py` computes the same one token at a time; change both files together.
 """
 
 import functools
