@@ -31,8 +31,7 @@ class Translator:
     translations, `forcing`. `models` and `params` are the members of an ensemble,
     mostly one. `language`, `choose` and `needs_tag` are as for `TextPipeline`. `rows`
     shards the rows of a batch over devices of this process. Up to `searches` searches
-    run at once, each in a thread; the sentences are divided among them. Not thread
-    safe.
+    share the sentences, each in a thread of its own. Not thread safe.
     """
 
     def __init__(
@@ -134,8 +133,9 @@ class Translator:
             found[number] = hypotheses
             report()
 
+        # Longest first, by tokens and then by characters: refills fit the shape in use.
+        lines = sorted(lines, key=lambda line: -len(line.text))
         texts = [(line.number, self.text.tasks(*line)) for line in lines]
-        # Longest first: refills then fit the shape in use.
         texts.sort(key=lambda text: -text[1].longest)
         tasks: list[Task] = []
         for number, text in texts:
