@@ -103,6 +103,16 @@ def test_perplexity_is_that_of_the_tokens_of_pairs_with_words(use, toy, tmp_path
     assert use("evaluate", *pair_flags(tmp_path, blank)).result["nll"] == found["nll"]
 
 
+def test_perplexity_is_that_of_all_batches(use):
+    whole = use("evaluate").result["nll"]
+    with (
+        patch("jaxformer.evaluation.evaluator.MOST_TOKENS", 60),
+        patch("jaxformer.evaluation.evaluator.track", wraps=track) as tracked,
+    ):
+        assert use("evaluate").result["nll"] == pytest.approx(whole, rel=1e-5)
+    assert tracked.call_args.args[2] > 1
+
+
 def test_an_ensemble_has_no_perplexity(use, trained):
     """That of its first model would stand beside the BLEU of all."""
     answer = use("evaluate", f"--ensemble={trained.workdir}", "--split=dev")

@@ -98,6 +98,25 @@ def test_a_small_request_does_not_wait_for_a_large_one(served):
     assert list(answers) == ["small"]
 
 
+def test_requests_of_one_search_take_turns_by_their_parts(served):
+    answers = {}
+    submit(served, answers, "many", *["7 8"] * 40)
+    served.advance()
+    submit(served, answers, "one", "5 6")
+    while "one" not in answers:
+        served.advance()
+    assert served.load[0] > 10
+    finish(served)
+    assert sorted(answers) == ["many", "one"]
+
+
+def test_an_idle_search_has_no_time_to_make_up(served):
+    submit(served, {}, "small", SENTENCES[0])
+    finish(served)
+    assert len({*served._used}) == 1
+    assert served._used[0] > 0
+
+
 def test_a_request_may_have_no_text_or_a_blank_one(served):
     answers = {}
     submit(served, answers, "none")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxformer.exports.marian import stream_scale
 from jaxformer.exports.marian_import import read_marian
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import pack_tokenizer, pair_of
@@ -139,3 +140,9 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):
     with pytest.raises(InputError, match=f"{said}; export to another format"):
         export_to_marian(*make_model(**changes))
+
+
+def test_a_scaled_stream_makes_up_for_the_epsilon_to_a_power_of_two():
+    for epsilon in (1e-3, 1e-5, 1e-6, 1e-8):
+        scale = float(stream_scale(epsilon))
+        assert 0.5 <= scale**2 * epsilon / 1e-5 <= 2
