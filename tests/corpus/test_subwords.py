@@ -32,7 +32,7 @@ from jaxformer.text.cleaning import breaks_ratio
 from jaxformer.text.lines import normalise
 from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.text.vocabulary import train_tokenizer
-from jaxformer.text.word_sampler import WordSampler
+from jaxformer.text.word_sampler import WordSampler, word_samplers
 from jaxformer.tokens import SIDES, UNK
 from tests.corpus.test_pipeline import assert_equal, pairs_of
 
@@ -472,10 +472,16 @@ def test_unknown_characters_stay_unknown(folder, tmp_path):
             for plain, found in zip(side, ids, strict=True):
                 decode = prepared.tokenizer.decode
                 assert share < 1 or found == plain.tolist()
-                assert (UNK, UNK) not in pairwise(found)  # as SentencePiece has it
                 assert decode(found).replace("⁇", "").replace(" ", "") == decode(
                     plain
                 ).replace("⁇", "").replace(" ", "")
+
+
+def test_neighbouring_unknown_characters_are_one_piece():
+    """As SentencePiece has it."""
+    for sampler in word_samplers(trained(), ()):
+        versions = sampler.versions("日本", 3, 0.3, random.Random(0))
+        assert [ids.count(UNK) for ids in versions] == [1] * 4
 
 
 def test_a_damaged_version_is_found(folder, tmp_path):

@@ -176,7 +176,7 @@ def test_a_stop_while_something_is_published_loses_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(  # of the other machine
-    "steps", [120, pytest.param(105, marks=pytest.mark.nightly)]
+    "steps", [pytest.param(120, marks=pytest.mark.nightly), 105]
 )
 def test_a_stop_is_forgotten_when_another_machine_has_gone_on(
     command, own, stores, move, monkeypatch, steps
