@@ -72,6 +72,47 @@ def test_a_lost_connection_is_repeated_then_one_line(
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "repeated"), [(404, 0), (408, 1), (429, 1), (499, 0), (500, 1), (503, 1)]
+)
+def test_what_may_succeed_later_is_repeated(monkeypatch, code, repeated):
+    class HttpError(Exception):
+        def __init__(self):
+            self.code = code
+
+    calls, answers = [], iter([HttpError(), "found"])
+
+    def ask():
+        calls.append(answer := next(answers))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(object_store, "_DELAYS", (0.0,))
+    if repeated:
+        assert object_store.request("gs://bucket", ask) == "found"
+    else:
+        with pytest.raises(InputError, match="HttpError"):
+            object_store.request("gs://bucket", ask)
+    assert len(calls) == 1 + repeated
+
+
+def test_a_folder_that_is_replaced_does_not_exist_meanwhile(own, move, monkeypatch):
+    copy, put, found = run_copy.copy_of(own("replaced")), object_store.Store.put, []
+    copy.pull(folder := copy.path / "checkpoints" / "75")
+    (folder / CHECKSUMS).write_text((folder / CHECKSUMS).read_text() + "\n")
+
+    def note(self, file, name):
+        found.append(f"checkpoints/75/{CHECKSUMS}" in self.names("checkpoints/75"))
+        put(self, file, name)
+
+    monkeypatch.setattr(object_store.Store, "put", note)
+    with copy.lock.held():
+        copy.push(folder)
+    assert found
+    assert not any(found)
+
+
 def test_a_stopped_download_leaves_no_file_in_the_copy(own, move, monkeypatch):
     """A kill would leave it there, and the folder would count as damaged."""
     copy, found = run_copy.copy_of(own("download")), []
