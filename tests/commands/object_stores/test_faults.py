@@ -113,6 +113,15 @@ def test_a_folder_that_is_replaced_does_not_exist_meanwhile(own, move, monkeypat
     assert not any(found)
 
 
+def test_a_small_file_is_published_whenever_it_has_changed(own, move):
+    url = own("small")
+    copy = run_copy.copy_of(url)
+    for text in ("first\n", "second\n", "third\n"):
+        (copy.path / "metrics.jsonl").write_text(text)
+        copy.push_small()
+        assert object_store.Store(url).read("metrics.jsonl").decode() == text
+
+
 def test_a_stopped_download_leaves_no_file_in_the_copy(own, move, monkeypatch):
     """A kill would leave it there, and the folder would count as damaged."""
     copy, found = run_copy.copy_of(own("download")), []
