@@ -98,13 +98,21 @@ def main(
 ) -> int:
     """Run a command line, program name first; return the exit code."""
     gc.set_threshold(GARBAGE_THRESHOLD)
+
+    def complain(what: object) -> None:
+        print(f"jaxformer: {what}", file=sys.stderr, flush=True)
+
     try:
-        arguments = command_line.parse(argv[1:])
+        try:
+            arguments = command_line.parse(argv[1:])
+        except SystemExit as finished:  # help or the version was printed
+            sys.stdout.flush()
+            return int(finished.code or 0)
     except InputError as error:
-        print(f"jaxformer: {error}", file=sys.stderr, flush=True)
+        complain(error)
         return EXIT_MISTAKE
-    except SystemExit as finished:  # help or the version was printed
-        return int(finished.code or 0)
+    except OSError as error:
+        return _explain(error, complain)
     return run(arguments)
 
 
@@ -136,20 +144,8 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         complain(error)
         is_lost = isinstance(error, LostConnectionError)
         return EXIT_LOST if is_lost else EXIT_MISTAKE
-    except BrokenPipeError:  # the reader, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:
-        path = error.filename2 or error.filename
-        if error.errno in _DISK_ERRORS:
-            remedy = "free disk space or correct the permissions, then retry"
-        elif path is None:
-            raise
-        else:
-            remedy = "use another path"
-        where = f"{path}: " if path else ""
-        complain(InputError(f"{where}{error.strerror}; {remedy}"))
-        return EXIT_MISTAKE
+        return _explain(error, complain)
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         if not isinstance(error, MemoryError) and _NO_MEMORY not in reason:
@@ -163,6 +159,23 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         complain("interrupted")
         return EXIT_INTERRUPTED
     return 0
+
+
+def _explain(error: OSError, complain: Callable[[object], None]) -> int:
+    """Say what cannot be read or written; return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    path = error.filename2 or error.filename
+    if error.errno in _DISK_ERRORS:
+        remedy = "free disk space or correct the permissions, then retry"
+    elif path is None:
+        raise error
+    else:
+        remedy = "use another path"
+    where = f"{path}: " if path else ""
+    complain(InputError(f"{where}{error.strerror}; {remedy}"))
+    return EXIT_MISTAKE
 
 
 def command(mode: str) -> ModuleType:

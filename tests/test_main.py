@@ -91,6 +91,21 @@ def test_a_closed_pipe_ends_the_program_quietly(run, monkeypatch):
         assert run(lambda: {"bleu": 1.0}) == 1
 
 
+@pytest.mark.parametrize("flags", ["--help", "--version", "--mode=serve --help"])
+def test_help_that_cannot_be_written_is_no_traceback(flags, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["jaxformer", *flags.split()]) == 1
+    with open("/dev/full", "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["jaxformer", *flags.split()]) == 2
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    message = "No space left on device; free disk space or correct the permissions, "
+    assert capsys.readouterr().err == f"jaxformer: {message}then retry\n"
+
+
 # In processes of their own ------------------------------------------------------------
 
 MEASURE = """

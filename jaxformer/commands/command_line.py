@@ -66,9 +66,11 @@ def parse(argv: Sequence[str]) -> Arguments:
     for flag in ("--mode", "--config", "--row"):
         first.add_argument(flag)
     first.add_argument("-h", "--help", action="store_true")
-    version = f"jaxformer {__version__}"
-    first.add_argument("--version", action="version", version=version)
+    first.add_argument("--version", action="store_true")
     chosen, _ = first.parse_known_args(rest)
+    if chosen.version:
+        print(f"jaxformer {__version__}")
+        raise SystemExit(0)
     mode = chosen.mode or "train"
     if mode not in COMMANDS:
         names = ", ".join(COMMANDS)

@@ -67,6 +67,7 @@ class DataConfig(Section, name="data"):
         "reads version e mod `versions`. It needs subword_sampling. None: with "
         "subword_sampling, words are split anew in each epoch.",
         least=2,
+        most=100,
     )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",

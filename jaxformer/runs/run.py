@@ -181,7 +181,7 @@ def warn_of_update_size(run: Run, plan: Plan) -> None:
     made *= plan.microbatches_per_update
     if abs(made - wanted) > 0.05 * wanted:
         logger.warning(
-            "an update of %d microbatches has %s positions a side, and one of a single "
+            "an update of %d microbatch(es) has %s positions a side, one of a single "
             "microbatch %s; choose another training.tokens_per_microbatch",
             plan.microbatches_per_update, f"{made:,}", f"{wanted:,}",
         )  # fmt: skip

@@ -152,8 +152,8 @@ class Workdir:
             return Record(**{**record, "config": config})
         except InputError as error:
             raise InputError(
-                f"{self.config_file} was written by an earlier version ({error}); "
-                f"commit {LAST_TO_READ_OLDER} is the last that reads it"
+                f"{self.config_file} was written by another version ({error}); "
+                f"runs of earlier versions are read by commit {LAST_TO_READ_OLDER}"
             ) from None
 
     def write_record(

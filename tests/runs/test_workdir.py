@@ -90,7 +90,7 @@ def test_a_record_without_a_key_is_of_an_earlier_version_unless_none_will_do(
     if not is_refused:
         assert workdir.read_record().config == config()
         return
-    said = f"earlier version .*{section}.{key}.*; commit {LAST_TO_READ_OLDER} is the"
+    said = f"another version .*{section}.{key}.*; runs .* commit {LAST_TO_READ_OLDER}"
     with pytest.raises(InputError, match=said):
         workdir.read_record()
 
