@@ -35,7 +35,7 @@ Cells = dict[tuple[int, int], dict[str, float]]  # what was measured, by n and d
 def reached(layer: Layer, n: int, depth: int) -> np.ndarray:
     """Find which inputs of the layer at a depth each output depends on: bool [n, n]."""
     width = 16
-    params, apply = layer.make(width, depth, jnp.float32)
+    params, apply = layer.make(width, depth, jnp.dtype("float32"))
     x = jax.random.normal(jax.random.key(1), (1, n, width))
     found = jax.jacrev(lambda x: apply(params, x).sum(axis=-1)[0])(x)  # [n, 1, n, D]
     return np.abs(np.asarray(found)).sum(axis=(1, 3)) > 0
@@ -48,7 +48,7 @@ def longest_path(layer: Layer, n: int) -> int:
     the trips of a layer's loop in time.
     """
     x = jnp.zeros((1, n, 16))
-    params, apply = layer.make(16, 0, jnp.float32)
+    params, apply = layer.make(16, 0, jnp.dtype("float32"))
     trips = count(apply, params, x).chain - count(apply, params, x[:, :1]).chain + 1
     found, depth = np.eye(n, dtype=bool), 0
     while not (found[-1, 0] or found[0, -1]):
@@ -59,7 +59,7 @@ def longest_path(layer: Layer, n: int) -> int:
 
 def measure_cell(layer: Layer, n: int, d: int, repeats: int) -> dict[str, float]:
     """Count a forward pass, and time it with a backward pass."""
-    params, apply = layer.make(d, 0, jnp.float32)
+    params, apply = layer.make(d, 0, jnp.dtype("float32"))
     x = jax.random.normal(jax.random.key(1), (1, n, d))
     both = jax.jit(jax.grad(lambda *given: jnp.square(apply(*given)).mean(), (0, 1)))
     jax.block_until_ready(both(params, x))

@@ -17,7 +17,7 @@ RESTRICTED = "self-attention, r = 64"
 
 
 def counted(name):
-    params, apply = LAYERS[name].make(D, 0, jnp.float32)
+    params, apply = LAYERS[name].make(D, 0, jnp.dtype("float32"))
     return count(apply, params, jnp.zeros((1, N, D)))
 
 

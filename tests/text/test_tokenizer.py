@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.system.errors import InputError
+from jaxformer.system.stopping import interrupts
 from jaxformer.text.given_tokenizer import require_usable
 from jaxformer.text.lines import normalise
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer, pair_of
@@ -58,7 +59,7 @@ def test_ctrl_c_interrupts_the_training_of_a_vocabulary(tmp_path, monkeypatch):
         end.wait(60)
 
     monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", run_long)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupts():
         train(tmp_path / "tokenizer.model")
     end.set()
 
