@@ -196,7 +196,7 @@ BUDGETS = {
     "rooms": 22,
     "arrows between rooms": 112,
     "lines of the package": 27_250,
-    "lines of tests": 26_350,
+    "lines of tests": 26_370,
     "lines of benchmarks": 3_900,
     "lines of docs": 3_000,
     "files that know of object stores": 4,
@@ -333,7 +333,8 @@ import jaxformer.commands.train
 import jaxformer.commands.translate
 
 chosen = ["-k", "convolutional and (device or samples)"]
-tests = ["tests/models/test_architectures.py", *chosen, "-p", "no:cacheprovider"]
+quiet = ["-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+tests = ["tests/models/test_architectures.py", *chosen, *quiet]
 sys.exit(pytest.main(tests))
 """
 

@@ -85,7 +85,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
     assert answer.err.count("resuming at step 4, data position 7") == 1
 
 
-@pytest.mark.parametrize("first", [4, 0])
+@pytest.mark.parametrize("first", [pytest.param(4, marks=pytest.mark.nightly), 0])
 def test_a_run_skips_one_bad_update_and_the_data_on_which_it_diverged(
     train, tmp_path, bad_where, first
 ):
@@ -111,6 +111,7 @@ def test_a_run_skips_one_bad_update_and_the_data_on_which_it_diverged(
     assert np.isfinite([*losses(tmp_path).values()]).all()
 
 
+@pytest.mark.nightly
 def test_a_rollback_without_a_checkpoint_before_the_bad_updates_loses_nothing(
     train, tmp_path, bad_where
 ):

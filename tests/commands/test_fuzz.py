@@ -142,7 +142,7 @@ def test_a_nasty_value_of_a_key_is_refused_or_works(fuzzer, monkeypatch):
         else:
             fuzzer.try_case("key", mode, *flags)
 
-    fuzzing.explore(KEY_CASES, cases(80, 0.55), SEED, run)
+    fuzzing.explore(KEY_CASES, cases(50, 0.55), SEED, run)
     fuzzer.report()
 
 
@@ -172,7 +172,7 @@ def test_a_nasty_value_of_a_flag_is_refused_or_works(fuzzer, monkeypatch):
 
     unconnected = mock.Mock(side_effect=ValueError("no cluster"))
     with mock.patch("jax.distributed.initialize", unconnected):
-        fuzzing.explore(FLAG_CASES, cases(60, 0.35), SEED, run)
+        fuzzing.explore(FLAG_CASES, cases(40, 0.35), SEED, run)
     fuzzer.report()
 
 

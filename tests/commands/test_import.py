@@ -105,7 +105,7 @@ def test_a_failed_import_leaves_nothing(
     assert list(tmp_path.iterdir()) == [spoilt]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path, transformers):
     """One with two tokeniser models, biases everywhere and another activation."""
     workdir, opus = tmp_path / "run", tmp_path / "opus"

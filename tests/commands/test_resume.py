@@ -31,9 +31,15 @@ CHANGES = {
     "recurrent": [],
     "convolutional": [],
 }
-QUICK = "two stages of subwords"
+QUICK, NIGHTLY = "packed", ("buckets", "convolutional")
 CASES = [
-    pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow)
+    pytest.param(
+        name,
+        marks=[
+            *([] if name == QUICK else [pytest.mark.slow]),
+            *([pytest.mark.nightly] if name in NIGHTLY else []),
+        ],
+    )
     for name in CHANGES
 ]
 

@@ -58,7 +58,7 @@ def config(tmp_path, monkeypatch):
     ("options", "changes"),
     [
         ("", {}),
-        (PROCESSES, {"vocab_sentences": 40}),
+        pytest.param(PROCESSES, {"vocab_sentences": 40}, marks=pytest.mark.slow),
         ("", {"shared_vocabulary": False, "vocab_sentences": 40}),
         ("", {"deduplicate": False}),
         (PROCESSES, {"subword_sampling": 0.1, "versions": 3, "seed": 7}),

@@ -164,6 +164,7 @@ def test_a_least_length_is_reached_beyond_the_extra_length():
     assert found.tokens >= EXTRA + 12
 
 
+@pytest.mark.slow
 def test_a_released_translator_holds_nothing_on_the_devices():
     """Until it gets parameters again."""
     translator = open_translator(searches=2)

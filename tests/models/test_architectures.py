@@ -68,6 +68,7 @@ def on_one_device(model):
     return init(), step_of(model, OPTIMIZER)(init(), (copies(16),))
 
 
+@pytest.mark.slow
 def test_a_mesh_makes_the_update_of_one_device(model):
     mesh = make_mesh(data=2, fsdp=4, tensor=1)
     with on_mesh(mesh):

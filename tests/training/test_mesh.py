@@ -177,13 +177,19 @@ def test_the_loss_of_cpus_is_the_same_on_every_mesh(sizes):
     assert crossing == other
 
 
-@pytest.mark.parametrize("sizes", [DATA, ALL])
+@pytest.mark.parametrize("sizes", [ALL, pytest.param(DATA, marks=pytest.mark.nightly)])
 def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     found, expected = (reports(each, 1, has_biases=True) for each in (sizes, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(each, marks=[] if each in UNTIED.values() else pytest.mark.nightly)
+        for each in VARIANTS
+    ],
+)
 def test_variants_make_the_same_updates_on_a_mesh(variant):
     found, expected = (reports(each, 3, variant=variant) for each in (ALL, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)

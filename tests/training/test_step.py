@@ -236,6 +236,7 @@ def test_dropout_is_a_function_of_seed_step_and_microbatch():
     assert float(loss(0, 0, 0, 9)) == losses[0]
 
 
+@pytest.mark.slow
 def test_equal_microbatches_of_an_update_drop_other_numbers():
     step = step_of(model_of(dropout=0.3), OPTIMIZER, ema_decay=EMA_DECAY)
     once, twice = (
