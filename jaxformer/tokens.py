@@ -4,12 +4,13 @@ A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from unicodedata import normalize
 
-import numpy as np
-
 from jaxformer.system.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SIDES = ("source", "target")  # of a pair
@@ -43,8 +44,10 @@ class AnyTokenizer(Protocol):
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
 
 
-def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> "np.ndarray":
     """Stack ids of different lengths: int32 [rows, length], padded with PAD."""
+    import numpy as np  # which --help does not need
+
     padded = np.full((len(rows), length), PAD, np.int32)
     for row, ids in zip(padded, rows, strict=True):
         row[: len(ids)] = ids
