@@ -148,7 +148,7 @@ def seconds_of_jax():
     ],
 )
 def test_imports_and_help_are_light(statement, most, with_jax, seconds_of_jax):
-    """Bounds on processor time, in that of importing jax; numpy comes with it, torch never."""
+    """Bounds on processor time, in that of importing jax; torch is never loaded."""
     used, loaded = processor_seconds(statement)
     assert used < most * seconds_of_jax
     assert loaded == [str(with_jax), str(with_jax), "False"]
