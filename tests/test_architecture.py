@@ -196,7 +196,7 @@ BUDGETS = {
     "rooms": 22,
     "arrows between rooms": 112,
     "lines of the package": 27_250,
-    "lines of tests": 26_370,
+    "lines of tests": 26_340,
     "lines of benchmarks": 3_900,
     "lines of docs": 3_000,
     "files that know of object stores": 4,

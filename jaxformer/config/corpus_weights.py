@@ -5,7 +5,7 @@ from jaxformer.system.errors import InputError
 
 def read_weights(where: str, given: object) -> dict[int, float]:
     """Read a weight or pairs of updates and weights. Raises InputError."""
-    pairs: list = given if type(given) is list else [[0, given]]
+    pairs = given if type(given) is list else [[0, given]]
     for pair in pairs:
         match pair:
             case [update, weight] if (

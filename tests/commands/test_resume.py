@@ -31,17 +31,9 @@ CHANGES = {
     "recurrent": [],
     "convolutional": [],
 }
-QUICK, NIGHTLY = "packed", ("buckets", "convolutional")
-CASES = [
-    pytest.param(
-        name,
-        marks=[
-            *([] if name == QUICK else [pytest.mark.slow]),
-            *([pytest.mark.nightly] if name in NIGHTLY else []),
-        ],
-    )
-    for name in CHANGES
-]
+SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
+MARKS = {"packed": [], "buckets": NIGHTLY, "convolutional": NIGHTLY}
+CASES = [pytest.param(name, marks=MARKS.get(name, SLOW)) for name in CHANGES]
 
 
 def timeless(workdir):

@@ -1,8 +1,8 @@
 """Prepared versions of a text: other pieces, one version for each epoch in turn."""
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +25,6 @@ from tests.corpus.test_subwords import (
     config_of,
     every_layout,
     folder,  # noqa: F401 - a fixture
-    of_bpe_dropout,
 )
 from tests.damage import damaged, flip_bit
 
@@ -85,26 +84,6 @@ def test_each_version_is_the_same_text_in_other_pieces(
             found = [ids.count(symbol) for ids in other]
             assert found == [text.count("__NUM__") for text in texts]
             assert side or {ids[0] for ids in other} == {tag}
-
-
-def test_words_are_split_as_often_as_by_bpe_dropout(prepared):
-    """Of about 60 comparisons none exceeds 5 deviations; the seeds are fixed."""
-    pieces, words = prepared.tokenizer.pieces(), {}
-    for ids in chain(*(ids_of(version)[1] for version in prepared.versions)):
-        starts = [at for at, piece in enumerate(ids) if pieces[piece][0] == "▁"]
-        for start, end in pairwise([*starts, len(ids) - 1]):
-            text = "".join(pieces[piece] for piece in ids[start:end])
-            words.setdefault(text, Counter())[ids[start:end]] += 1
-    compared = 0
-    for text, found in sorted(words.items(), key=lambda each: -each[1].total())[:6]:
-        count = found.total()
-        splits = of_bpe_dropout(prepared.tokenizer.sides[0].processor, tuple(text))
-        for split, chance in splits.items():
-            if min(chance, 1 - chance) * count > 20:
-                deviation = (chance * (1 - chance) / count) ** 0.5
-                assert abs(found[split] / count - chance) < 5 * deviation, text
-                compared += 1
-    assert compared > 20
 
 
 def test_a_pair_that_would_exceed_a_bound_keeps_its_usual_pieces(config, tmp_path):

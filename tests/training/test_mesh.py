@@ -186,8 +186,9 @@ def test_biases_of_published_models_add_up_on_every_mesh(sizes):
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(each, marks=[] if each in UNTIED.values() else pytest.mark.nightly)
-        for each in VARIANTS
+        "untied, relative",
+        pytest.param("projected keys", marks=pytest.mark.nightly),
+        pytest.param("rotary, global", marks=pytest.mark.nightly),
     ],
 )
 def test_variants_make_the_same_updates_on_a_mesh(variant):
