@@ -34,8 +34,8 @@ import jax
 import numpy as np
 
 from benchmarks import harness
+from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import read_metrics
 from jaxformer.training.step import TrainState
 
@@ -217,7 +217,8 @@ def remains(workdir: Path, result: dict) -> dict[str, object]:
     A leaf of the checkpoint is its type, shape and bytes. Metrics that depend on the
     clock are left out.
     """
-    with Checkpoints(workdir / "checkpoints", keep=None, scores={}) as checkpoints:
+    folder = Workdir(workdir)
+    with folder.open_checkpoints(folder.recorded()) as checkpoints:
         step = checkpoints.latest_step()
         state = {
             field: checkpoints.restore_parameters(step, field=field)

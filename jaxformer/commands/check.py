@@ -80,7 +80,8 @@ def check(
         from jaxformer.training.memory import device_budget
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
-            checked, prepared = open_run(run.path, config), run.open_corpus()
+            checked = open_run(run.path, config)
+            prepared = run.open_corpus(checked.record)
             # The text is inspected beside the corpus.
             require_same_text(text, run.path, prepared.report)
         else:

@@ -96,7 +96,7 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
     share, text = 1.0, "no text is read: "
     if workdir is not None:
         checked = open_run(workdir, request)
-        plan = plan_training(checked, checked.workdir.open_corpus())
+        plan = plan_training(checked, checked.workdir.open_corpus(checked.record))
         config, tokenizer = checked.config, checked.tokenizer
         vocab_sizes = tokenizer.vocab_size, tokenizer.source_vocab_size
         model = checked.model

@@ -86,7 +86,7 @@ def pairs_of(run: Run) -> dict[str, int]:
     """The training pairs of each corpus; none for an imported run."""
     if not run.workdir.corpus.exists():
         return {}
-    return run.workdir.open_corpus().sizes()
+    return run.workdir.open_corpus(run.record).sizes()
 
 
 def scores_of(

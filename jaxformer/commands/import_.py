@@ -56,8 +56,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     with new_folder(workdir) as folder:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)
-        made.write_record(imported, Tokenizer.load(made.tokenizer_file))
-        with made.open_checkpoints(keep=1) as checkpoints:
+        record = made.write_record(imported, Tokenizer.load(made.tokenizer_file))
+        with made.open_checkpoints(record, keep=1) as checkpoints:
             checkpoints.save(0, state)
     size, vocab_size = parameter_count(params), len(checkpoint.vocabularies[-1])
     sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"

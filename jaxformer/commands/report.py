@@ -133,7 +133,7 @@ def describe(
         facts |= describe_translations(done, text, align, examples, tag_of)
     metrics = read_metrics(folder)
     if run.workdir.corpus.exists():  # an imported model has none
-        prepared = run.workdir.open_corpus()
+        prepared = run.workdir.open_corpus(run.record)
         warn_of_lost_lines(run, metrics)
     described = report.describe_run(
         facts,
@@ -164,7 +164,7 @@ def aligned(translator: Translator, source: str, target: str) -> Attention | Non
 
 def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
     """Warn if `metrics.jsonl` ends before the newest checkpoint."""
-    step = run.workdir.open_checkpoints().latest_step() or 0
+    step = run.workdir.open_checkpoints(run.record).latest_step() or 0
     kind, training = "final", run.config.training
     if not is_over(step, read_scores(run.workdir.path, training.best_by), training):
         kind, step = "train", step - step % training.log_every

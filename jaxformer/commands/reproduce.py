@@ -25,7 +25,7 @@ from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import read_text
 from jaxformer.runs.workdir import Workdir, installed_versions
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_local, require_output
+from jaxformer.system.files import entries, require_local, require_output
 from jaxformer.system.first import once, write_file
 from jaxformer.training.log import read_metrics
 
@@ -81,7 +81,7 @@ def reproduce(
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours, folder = config.values, Workdir(workdir)
-    saved = folder.open_checkpoints()
+    saved = folder.open_checkpoints(folder.recorded())
     steps = ours["training"]["steps"]
     lines = once(lambda: read_metrics(workdir))
     finals = [each["step"] for each in lines if each["kind"] == "final"]
@@ -161,8 +161,8 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
         require_local(folder)
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}; give one with runs in it")
-    files = [*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")] if folder else []
-    for file in sorted(files):
+    folders = [folder, *entries(folder)] if folder else []
+    for file in [each / RECORD for each in folders if (each / RECORD).is_file()]:
         try:
             results[str(file.parent)] = result = json.loads(file.read_text())
             reproduction.describe(reproduction.beside_ours(result["row"], results))

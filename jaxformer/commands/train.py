@@ -29,7 +29,8 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
             with prepare_run(workdir, config) as (this, prepared):
                 return train_past_divergence(Job(this, prepared, stop))
     except StoppedError:
-        checkpoints = Workdir(workdir).open_checkpoints()
+        folder = Workdir(workdir)
+        checkpoints = folder.open_checkpoints(folder.recorded())
     saved = reversed(checkpoints.steps())
     step = next(filter(checkpoints.is_intact, saved), 0)
     logger.info(

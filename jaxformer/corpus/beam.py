@@ -28,7 +28,7 @@ from jaxformer.corpus.shard_job import FOUND, SHARDS, Shard, ShardJob, entry_nam
 from jaxformer.corpus.shared_folder import SharedFolder
 from jaxformer.corpus.store import read_index, save_array, write_index
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import file_name
+from jaxformer.system.files import entries, file_name
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.sources import read_parts
@@ -190,7 +190,7 @@ def _read_found(
     counts, hashes = {}, {}
     for corpus, (name, data) in enumerate(config.training_texts.items()):
         counts[name], hashes[name], where = 0, [], [np.zeros(0, int)]
-        for file in sorted(found.glob(f"{corpus}.*.json")):
+        for file in entries(found, f"{corpus}.*.json"):
             shard = json.loads(file.read_bytes())
             counts[name] += shard["pairs"]
             hashes[name].append(shard["hash"])

@@ -45,7 +45,13 @@ from jaxformer.corpus.survey import (
 )
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import new_folder, write_atomically, write_checksums
+from jaxformer.system.files import (
+    entries,
+    files_below,
+    new_folder,
+    write_atomically,
+    write_checksums,
+)
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.system.progress import Progress, progress
 from jaxformer.system.worker import ordered_map
@@ -85,7 +91,7 @@ def prepare(
     """
     corpus = workdir / "corpus"
     if corpus.exists():
-        prepared = open_prepared(workdir, mirror)
+        prepared = open_prepared(workdir, mirror, trained_text=trained_text)
         require_same_text(config, workdir, prepared.report)
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
@@ -132,10 +138,11 @@ def prepare(
         }
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         for name in (FOUND, SHARDS):  # what stopped pipelines left
-            for path in partial.glob(f"{name}.*"):
+            for path in entries(partial, f"{name}.*"):
                 shutil.rmtree(path)
-        for path in partial.rglob(".*.partial"):  # what killed processes left
-            path.unlink()
+        for path in files_below(partial):  # what killed processes left
+            if path.name.startswith(".") and path.suffix == ".partial":
+                path.unlink()
         with progress("writing checksums"):
             write_checksums(partial, leave_out=survey_files(partial))
         file = workdir / "tokenizer.model"

@@ -101,11 +101,14 @@ class PreparedCorpus(NamedTuple):
         return dict(zip(self.report["corpora"], edges, strict=True))
 
 
-def open_prepared(workdir: Path, mirror: Mirror = LOCAL) -> PreparedCorpus:
+def open_prepared(
+    workdir: Path, mirror: Mirror = LOCAL, *, trained_text: str | None = None
+) -> PreparedCorpus:
     """Open a prepared workdir; InputError if it is damaged or of another tokenizer.
 
-    Files that only the `mirror` of the workdir has are downloaded, those of ids when
-    they are first read.
+    It is refused, too, if its text is not `trained_text`, the hash of the text of the
+    checkpoints. Files that only the `mirror` of the workdir has are downloaded, those
+    of ids when they are first read.
     """
     corpus = workdir / "corpus"
     if not corpus.exists():
@@ -124,6 +127,11 @@ def open_prepared(workdir: Path, mirror: Mirror = LOCAL) -> PreparedCorpus:
             "and prepare the text again"
         )
     report = json.loads((corpus / "report.json").read_text())
+    if trained_text not in (None, report["text"]):
+        raise InputError(
+            f"{corpus} has another text than the checkpoints of {workdir}; put the "
+            "corpus back that they were trained with, or use another workdir"
+        )
     verifier = Verifier(corpus) if is_large else None
     names = names_of(report["settings"].get("versions"))
     train, *later = (

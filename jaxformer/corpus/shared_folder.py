@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.remote.object_store import Store, together
-from jaxformer.system.files import url_of
+from jaxformer.system.files import entries, url_of
 from jaxformer.text.locations import open_bytes
 
 
@@ -41,7 +41,7 @@ class SharedFolder:
         """Return the names of its files, sorted; none if it does not exist."""
         if store := self._store():
             return store.names()
-        return sorted(path.name for path in self.path.glob("[!.]*"))
+        return [path.name for path in entries(self.path, "[!.]*")]
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""

@@ -23,7 +23,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import url_of, write_atomically
+from jaxformer.system.files import entries, url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
@@ -135,8 +135,9 @@ def abandon(folder: Path) -> None:
 
 def survey_files(folder: Path) -> list[Path]:
     """Return the files that a complete corpus does not need, the survey first."""
-    patterns = (SURVEY, _TOKENIZER, "repeated.*.npy", "train/*.words.json")
-    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    patterns = (SURVEY, _TOKENIZER, "repeated.*.npy")
+    found = [path for pattern in patterns for path in entries(folder, pattern)]
+    return found + entries(folder / "train", "*.words.json")
 
 
 def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:

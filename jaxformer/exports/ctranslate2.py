@@ -20,6 +20,7 @@ from jaxformer.exports import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
+from jaxformer.system.files import entries
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def write_ctranslate2(
             "float32, float16 or int8"
         ) from error
     spec.save(str(folder))
-    vocabularies = sorted(file.name for file in folder.glob("*_vocabulary.json"))
+    vocabularies = [file.name for file in entries(folder, "*_vocabulary.json")]
     files = parameters.write_tokenizer(folder, tokenizer)
     readme = Template(parameters.template("ctranslate2.md")).substitute(
         vars(options) | files,

@@ -22,6 +22,7 @@ from jaxformer.exports.parameters import nested
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import BIASES
 from jaxformer.system.errors import InputError, packages_of
+from jaxformer.system.files import entries
 
 Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
@@ -212,7 +213,7 @@ def _parameters(
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     with packages_of("export"):
         import safetensors.numpy
-    files = sorted(folder.glob("model*.safetensors"))
+    files = entries(folder, "model*.safetensors")
     if not files and (folder / "pytorch_model.bin").is_file():
         raise InputError(
             f"{folder} has its parameters in pytorch_model.bin, which can run any "

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from jaxformer.remote.lock import LOCK, RemoteLock
 from jaxformer.remote.object_store import Store, is_safe, together
 from jaxformer.system.errors import DamagedError
-from jaxformer.system.files import CHECKSUMS, cache_folder, write_atomically
+from jaxformer.system.files import CHECKSUMS, cache_folder, entries, write_atomically
 from jaxformer.system.mirror import Mirror
 
 _REFRESHING = ".refresh.lock"
@@ -96,7 +96,8 @@ class RunCopy(Mirror):
 
     def _sums(self) -> list[Path]:
         """Return the checksums of the complete folders."""
-        folders = [self.path / "corpus", *(self.path / "checkpoints").glob("[0-9]*")]
+        checkpoints = entries(self.path / "checkpoints", "[0-9]*")
+        folders = [self.path / "corpus", *checkpoints]
         return [sums for each in folders if (sums := each / CHECKSUMS).exists()]
 
     def _published(self) -> set[str]:
@@ -187,7 +188,7 @@ class RunCopy(Mirror):
     def push_small(self) -> None:
         """Upload the other files, if they changed."""
         folders = (self.path / name for name in ("", "tensorboard"))
-        for file in [file for folder in folders for file in folder.glob("[!.]*")]:
+        for file in [each for folder in folders for each in entries(folder, "[!.]*")]:
             stat, name = file.stat(), self.name(file)
             found = stat.st_size, stat.st_mtime_ns
             if file.is_file() and self._sent.get(name) != found:

@@ -11,7 +11,7 @@ from jaxformer.config.replaced import require_current
 from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
 from jaxformer.system.errors import InputError, did_you_mean
-from jaxformer.system.files import file_name
+from jaxformer.system.files import entries, file_name
 
 Values = dict[str, dict[str, Any]]  # by section and key
 
@@ -78,7 +78,7 @@ def _find(file: str) -> Path:
     own = folder / f"{Path(file).stem}.py"
     if Path(file).parent in (Path(), Path("configs")) and own.is_file():
         return own
-    names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    names = [path.stem for path in entries(folder, "[a-z]*.py")]
     hint = did_you_mean(Path(file).stem, names, f"there are {', '.join(names)}")
     raise InputError(f"there is no config file {file}{hint}")
 

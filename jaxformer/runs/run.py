@@ -50,7 +50,7 @@ class Run(NamedTuple):
     config: Config
     tokenizer: AnyTokenizer
     model: Model
-    record: Record | None = None  # what config.json said when the run was opened
+    record: Record  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
 
 
@@ -73,12 +73,11 @@ def prepare_run(
             nonlocal prepared
             require_installed(config.training.trackers)
             tokenizer = folder.given_tokenizer(config, record)
-            is_trained = folder.has_checkpoints()
             prepared = prepare(
                 config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
-                trained_text=record.text if is_trained else None, mirror=folder.mirror,
+                trained_text=folder.trained_text(record), mirror=folder.mirror,
             )  # fmt: skip
-            if not is_trained:  # else training does when it resumes
+            if not folder.has_checkpoints():  # else training does when it resumes
                 text = prepared.report["text"]
                 folder.write_record(config, prepared.tokenizer, text)
             folder.mirror.push(folder.corpus)
@@ -86,12 +85,13 @@ def prepare_run(
         def open_written() -> None:
             nonlocal prepared
             folder.mirror.refresh()
-            prepared = folder.open_corpus()
+            prepared = folder.open_corpus(record)
 
         once(write)
         require_one_folder(folder)
         in_others(open_written)
         require_one_run(config, prepared)
+        record = folder.read_record()
         yield _make_run(folder, config, prepared.tokenizer, record), prepared
 
 
@@ -132,7 +132,7 @@ def open_run(
 
 
 def _make_run(
-    folder: Workdir, config: Config, tokenizer: AnyTokenizer, record: Record | None
+    folder: Workdir, config: Config, tokenizer: AnyTokenizer, record: Record
 ) -> Run:
     model = make_model(
         config.model,
@@ -222,14 +222,18 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         which = "latest" if field == "ema" else f"average:{training.average}"
         if training.patience is not None and read_scores(path, training.best_by):
             which = "best"
+    found: list[int] | None = None
     while True:
         checkpoints = run.workdir.open_checkpoints(
+            run.record,
             scores=read_scores(path, training.best_by) if which == "best" else {},
             last=training.steps,
         )
         try:
             return _read_choice(checkpoints, which, field)
         except RemovedError as removed:
+            if found == (found := checkpoints.steps()):
+                raise
             logger.info("%s", removed)
 
 

@@ -79,7 +79,7 @@ def read_text(
                 f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
                 f"{hint}"
             )
-        texts = run.workdir.open_corpus().dev if kind == "dev" else {}
+        texts = run.workdir.open_corpus(run.record).dev if kind == "dev" else {}
         if dev := texts.get(_name(run, split)):
             text = Text(dev.source, dev.target)
         else:

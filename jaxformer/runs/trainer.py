@@ -43,7 +43,7 @@ def train_past_divergence(job: Job) -> dict:
     position: int | None = None  # in the data, after the last divergence
     tried: set[int] = set()  # steps that a divergence led back to, each only once
     checkpoints = run.workdir.open_checkpoints(
-        keep=training.keep, scores=scores, last=training.steps
+        run.record, keep=training.keep, scores=scores, last=training.steps
     )
     with sharding.on_mesh(job.setup.mesh), checkpoints:
         while True:

@@ -8,11 +8,15 @@
     metrics.jsonl, tensorboard/
     .lock             held by the process that writes into the folder; names it
 
-The folder needs nothing outside itself; files of another run are refused.
+The folder needs nothing outside itself. Files of another run are refused, and so are
+links that lead out of the folder.
 """
 
 import hashlib
 import json
+import os
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +30,7 @@ from jaxformer.remote.copy import copy_at, copy_of
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import owned, url_of, write_atomically
+from jaxformer.system.files import entries, owned, url_of, write_atomically
 from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,
@@ -36,10 +40,14 @@ from jaxformer.text.given_tokenizer import (
 )
 from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.checkpoint_files import find
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
 
+# In a path orbax reads brackets as a glob and gs: as a URL, tensorstore \ as /, and
+# neither reads bytes that are no UTF-8.
+_MISREAD = re.compile(r"[\\\[]|(?<=/)gs:(?=/|$)|[\ud800-\udfff]")
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
 
 
@@ -51,6 +59,7 @@ class Record(NamedTuple):
     text: str | None  # hash of the prepared text; None: no text is prepared
     tokenizer: dict[str, Any]  # "sha256", and "vocab_size"
     versions: dict[str, str]  # of packages
+    run: str = ""  # a hash of what may not change, and a random number
 
 
 class Workdir:
@@ -63,9 +72,11 @@ class Workdir:
     def __init__(self, path: Path) -> None:
         """Open a folder of this machine or, by its copy here, of an object store.
 
-        Raises InputError if the store cannot be used.
+        Raises InputError if the store cannot be used, for a path that orbax reads as
+        another one, and for links that lead out of the folder.
         """
-        url = url_of(path)
+        if not (url := url_of(path)):
+            _require_safe(path)
         copy = copy_of(url, processes.index()) if url else copy_at(path)
         self._copy, self.mirror = copy, copy or LOCAL
         self.url = copy.store.url if copy else ""
@@ -77,27 +88,41 @@ class Workdir:
 
     def has_checkpoints(self) -> bool:
         """Whether there is a finished checkpoint."""
-        return any(path.name.isdecimal() for path in self.checkpoints.glob("*"))
+        return bool(find(self.checkpoints))
 
     def open_checkpoints(
         self,
+        record: Record | None,
         *,
         keep: int | None = None,
         scores: dict[int, float] | None = None,
         last: int | None = None,
     ) -> Checkpoints:
-        """Open the checkpoints, by default to read them; see `Checkpoints`."""
+        """Open the checkpoints, by default to read them; see `Checkpoints`.
+
+        The record of a run that is new may be None.
+        """
         return Checkpoints(
             self.checkpoints,
+            run=record.run if record else "",
             keep=keep,
             scores={} if scores is None else scores,
             last=last,
             mirror=self.mirror,
         )
 
-    def open_corpus(self) -> PreparedCorpus:
-        """Open the prepared corpus. Raises InputError if it is missing or damaged."""
-        return open_prepared(self.path, self.mirror)
+    def trained_text(self, record: Record | None) -> str | None:
+        """Return the hash of the text of the checkpoints; None: there are none yet."""
+        return record.text if record and self.has_checkpoints() else None
+
+    def open_corpus(self, record: Record | None) -> PreparedCorpus:
+        """Open the prepared corpus.
+
+        Raises InputError if it is missing, damaged, or of another text than the
+        checkpoints.
+        """
+        trained = self.trained_text(record)
+        return open_prepared(self.path, self.mirror, trained_text=trained)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -130,20 +155,27 @@ class Workdir:
 
     def read_record(self) -> Record:
         """Read the record. Raises InputError if it is missing, edited or damaged."""
+        if (record := self.recorded()) is not None:
+            return record
+        raise InputError(
+            f"there is no run in {self.path} (no config.json); train one first"
+        )
+
+    def recorded(self) -> Record | None:
+        """Return the record, or None if there is none yet. Raises InputError."""
         try:
-            record = json.loads(self.config_file.read_bytes())
+            content = self.config_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            record = json.loads(content)
             if dict.pop(record, "sha256") == _hash(record):
                 return self._parsed(record)
-        except FileNotFoundError:
-            raise InputError(
-                f"there is no run in {self.path} (no config.json); train one first"
-            ) from None
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             pass
         raise InputError(
-            f"{self.config_file} cannot be read, is damaged or was edited; "
-            "put a copy back, or use another workdir (values change by "
-            "--config.SECTION.KEY=VALUE)"
+            f"{self.config_file} is damaged or was edited; put a copy back, or use "
+            "another workdir (values change by --config.SECTION.KEY=VALUE)"
         )
 
     def _parsed(self, record: dict[str, Any]) -> Record:
@@ -161,25 +193,30 @@ class Workdir:
     ) -> Record:
         """Record the config, the tokeniser, the versions of packages, and a hash.
 
-        `text` is the hash of the prepared text; None: no text is prepared.
+        `text` is the hash of the prepared text; None: no text is prepared. Nothing is
+        written if all is recorded already.
         """
+        before = self.recorded()
+        fixed = {name: section.fixed() for name, section in vars(config).items()}
+        name = _hash([fixed, tokenizer.hash])[:16]
+        if before and (before.run.startswith(name) or self.has_checkpoints()):
+            name = before.run
+        else:
+            name += f"-{secrets.token_hex(8)}"
         record = Record(
             config,
             config.data.direction,
             text,
             {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             installed_versions(),
+            name,
         )
         values = {**record._asdict(), "config": config.as_dict()}
         values["sha256"] = _hash(values)
-        content = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
-        if not self.config_file.exists() or self.config_file.read_bytes() != content:
-            write_atomically(self.config_file, content)
+        if record != before:
+            content = json.dumps(values, indent=2, sort_keys=True)
+            write_atomically(self.config_file, f"{content}\n")
         return record
-
-    def recorded(self) -> Record | None:
-        """Return the record, or None if there is none yet. Raises InputError."""
-        return self.read_record() if self.config_file.exists() else None
 
     def resolve(self, request: ConfigRequest, record: Record | None) -> Config:
         """Return the config of a file, or that of the record, with values replaced.
@@ -238,7 +275,7 @@ class Workdir:
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
             is_shared = config.data.shared_vocabulary
-            settings = self.open_corpus().report["settings"] if given else {}
+            settings = self.open_corpus(record).report["settings"] if given else {}
             # A file removed since is not needed; a name that was not used is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
             return None if is_same else load_given(given, is_shared=is_shared)
@@ -271,7 +308,25 @@ class Workdir:
         return None if is_prepared else tokenizer
 
 
-def _hash(record: dict) -> str:
+def _require_safe(folder: Path) -> None:
+    """Raise InputError for the paths and links of `Workdir.__init__`."""
+    if found := _MISREAD.search(str(folder.absolute())):
+        raise InputError(
+            f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
+            "have; use another workdir"
+        )
+    files = entries(folder) if folder.is_dir() else []
+    below = [path for path in files if path.is_dir() and not path.is_symlink()]
+    for path in [*files, *(file for each in below for file in entries(each))]:
+        place = Path(os.path.realpath(path))
+        if path.is_symlink() and not place.is_relative_to(os.path.realpath(folder)):
+            raise InputError(
+                f"{path} is a link to {place}, outside the run folder; move that into "
+                "the run folder"
+            )
+
+
+def _hash(record: dict | list) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 

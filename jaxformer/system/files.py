@@ -5,6 +5,7 @@ import logging
 import os
 import queue
 import re
+import secrets
 import shutil
 import socket
 import threading
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from errno import EDQUOT, EFBIG, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import xxhash
@@ -23,6 +25,7 @@ from jaxformer.system.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
+GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
@@ -61,6 +64,28 @@ def require_local(path: Path) -> None:
         )
 
 
+def entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the paths in a folder that match a pattern, sorted; [] without a folder.
+
+    Raises OSError if the folder cannot be listed, which `Path.glob` hides.
+    """
+    try:
+        return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern))
+    except FileNotFoundError:
+        return []
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, sorted; OSError as `entries`."""
+    found = []
+    for path in entries(folder):
+        if path.is_file():
+            found.append(path)
+        elif path.is_dir() and not path.is_symlink():
+            found += files_below(path)
+    return found
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
@@ -68,9 +93,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     file that it names is replaced. Raises OSError as `Path.write_bytes` does.
     """
     path = Path(os.path.realpath(path))
-    partial = path.with_name(f".{path.name}.partial")
+    # A name that no other process and no link has.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -190,7 +216,7 @@ def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:
     """Return "" if a folder is as `write_checksums` found it, else what differs.
 
     Names the first file that is missing, added or changed. The files `leave_out` exist
-    and are not read.
+    and are not read. Raises OSError if a file cannot be read at present.
     """
     left_out = {path.relative_to(folder).as_posix() for path in leave_out}
     try:
@@ -200,8 +226,8 @@ def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:
         found = _checksums(folder, leave_out)
     except UnicodeDecodeError:
         return f"{CHECKSUMS} is damaged"
-    except OSError as error:
-        return f"a file cannot be read ({error})"
+    except GONE as error:
+        return f"{Path(error.filename).name} is missing"
     if text == "".join(found.values()):
         return ""
     written = {line[34:-1]: line for line in text.splitlines(keepends=True)}
@@ -252,8 +278,8 @@ def _digest(path: Path) -> str:
 
 def _checksums(folder: Path, leave_out: Collection[Path] = ()) -> dict[str, str]:
     """By the name of each file in the folder, sorted, its line with XXH3-128."""
-    found = {path for path in folder.rglob("*") if path.is_file()}
-    files = sorted(found.difference(leave_out))
+    left_out = {*leave_out}
+    files = [path for path in files_below(folder) if path not in left_out]
     names = [path.relative_to(folder).as_posix() for path in files]
 
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock

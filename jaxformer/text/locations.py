@@ -7,11 +7,12 @@ import errno
 import glob
 import io
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from jaxformer.remote.object_store import BLOCK, file_system, request
-from jaxformer.system.files import url_of
+from jaxformer.system.files import entries, url_of
 
 
 class _Reader(io.RawIOBase):
@@ -61,8 +62,10 @@ def find_files(pattern: str) -> list[Path]:
     """Return the file of that name, or the files that match the glob, sorted."""
     if not (url := url_of(pattern)):
         path = Path(os.path.expanduser(pattern))  # unlike Path.expanduser: no error
-        found = [path] if path.is_file() else glob.glob(str(path), recursive=True)
-        return sorted(map(Path, found))
+        if path.is_file():
+            return [path]
+        found = _matching(Path(path.anchor), path.relative_to(path.anchor).parts)
+        return sorted({path for path in found if path.is_file()})
     scheme = url.partition(":")[0]
     store = file_system(scheme)
     if request(url, store.isfile, url):
@@ -70,6 +73,31 @@ def find_files(pattern: str) -> list[Path]:
     found = request(url, store.glob, url, detail=True)
     names = [name for name, info in found.items() if info["type"] == "file"]
     return sorted(Path(f"{scheme}://{name}") for name in names)
+
+
+def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Yield the paths below a folder that match the `parts` of a glob.
+
+    The syntax is `glob.glob`'s. Raises OSError for a folder that cannot be listed,
+    which `glob.glob` skips: text would be missing.
+    """
+    if not parts:
+        yield folder
+        return
+    part, *rest = parts
+    if glob.escape(part) == part:
+        yield from _matching(folder / part, rest)
+        return
+    is_deep = part == "**"
+    if is_deep:
+        yield from _matching(folder, rest)
+    for path in entries(folder, part) if folder.is_dir() else []:
+        if path.name.startswith(".") and not part.startswith("."):
+            continue
+        if not is_deep or not rest:
+            yield from _matching(path, rest)
+        if is_deep and path.is_dir() and not path.is_symlink():
+            yield from _matching(path, parts)
 
 
 def size_and_time(path: Path) -> tuple[int, int | str]:

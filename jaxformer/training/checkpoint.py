@@ -23,11 +23,13 @@ from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.training.average_cache import kept_average
 from jaxformer.training.checkpoint_files import (
+    Origin,
     Writer,
     are_several,
+    find,
     find_damage,
-    is_scheduled,
     read,
+    read_origin,
     reason,
     silence,
 )
@@ -45,20 +47,24 @@ class Checkpoints(contextlib.AbstractContextManager):
         *,
         keep: int | None,
         scores: dict[int, float],
+        run: str = "",
         last: int | None = None,
         mirror: Mirror = LOCAL,
     ) -> None:
         """Open the folder to save into it, or only to read if `keep` is None.
 
         The newest `keep` checkpoints on schedule stay on disk, and the best by
-        `scores`, a dict to which the caller may add steps. The step `last` is on
-        schedule. The `mirror` has the same checkpoints in another place.
+        `scores`, a dict to which the caller may add steps. They are of the run whose
+        record has `run`. The step `last` is on schedule. The `mirror` has the same
+        checkpoints in another place.
 
-        The methods that read raise RemovedError if training removes the checkpoint
-        meanwhile.
+        All methods raise InputError if a checkpoint is of another run or step, or the
+        folder cannot be listed; those that read raise RemovedError if training removes
+        the checkpoint meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
+        self._run = run
         self._mirror = mirror
         self._damaged: dict[int, str] = {}  # the damage of each step
         self._saving: int | None = None  # the save to wait for
@@ -114,7 +120,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         with self._explain_failure():
             self._remove(self._damaged.keys() & {step})
             self._written[step] = scheduled
-            self._writer.save_state(self._path(step), state, scheduled=scheduled)
+            origin = Origin(self._run, step, scheduled)
+            self._writer.save_state(self._path(step), state, origin)
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps."""
@@ -221,14 +228,25 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _scan(self) -> dict[int, bool]:
         """Steps with a checkpoint on disk, as process 0 finds them."""
-        paths = [path for path in self.directory.glob("*/") if path.name.isdecimal()]
 
         def read() -> list[tuple[int, bool]]:
             return [
-                (int(path.name), is_scheduled(path, self._mirror)) for path in paths
+                (step, self._is_scheduled(step, path))
+                for step, path in find(self.directory).items()
             ]
 
         return dict(map(tuple, once(read)))
+
+    def _is_scheduled(self, step: int, path: Path) -> bool:
+        """Whether a checkpoint was saved on schedule; InputError if it is not ours."""
+        if (found := read_origin(path, self._mirror)) is None:
+            return True
+        if found.run == self._run and found.step == step:
+            return found.scheduled
+        whose = f"step {found.step}" if found.run == self._run else "another run"
+        raise InputError(
+            f"checkpoint {path} was saved by {whose}; move it out of this folder"
+        )
 
     def _read_field(self, step: int, field: str) -> Parameters:
         self.wait()  # an incomplete checkpoint would seem damaged

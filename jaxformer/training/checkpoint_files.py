@@ -1,7 +1,8 @@
 """One checkpoint on disk: written by orbax with checksums, verified and read back.
 
-A checkpoint is the folder `<directory>/<step>` with one item, `state`, and checksums of
-all its files. It appears complete or not at all, on a file system that all processes
+A checkpoint is the folder `<directory>/<step>` with one item, `state`, metadata that
+names the run and the step, and checksums of all its files. An array is read back before
+it appears. It appears complete or not at all, on a file system that all processes
 see, or on an object store. Each process reads for itself, and writes what its devices
 hold; on an object store the first one writes all.
 """
@@ -9,13 +10,16 @@ hold; on an object store the first one writes all.
 import functools
 import json
 import logging
+import math
 import os
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -24,13 +28,29 @@ from jax.experimental import multihost_utils
 
 from jaxformer.system import processes
 from jaxformer.system.errors import DamagedError, InputError
-from jaxformer.system.files import CHECKSUMS, verify_checksums, write_checksums
+from jaxformer.system.files import (
+    CHECKSUMS,
+    GONE,
+    entries,
+    verify_checksums,
+    write_checksums,
+)
 from jaxformer.system.mirror import LOCAL, Mirror
 
+State = TypeVar("State")  # a pytree of arrays
 are_several = processes.are_several
+METADATA = "_CHECKPOINT_METADATA"  # a file of orbax, with `Origin` in it
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
+_GONE = (ENOENT, EISDIR, ENOTDIR)  # errors of a file that is lost; others may pass
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
-_OFF_SCHEDULE = {"scheduled": False}  # metadata of a checkpoint
+
+
+class Origin(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    run: str  # `Record.run` of the run that saved it; "": an earlier version
+    step: int
+    scheduled: bool
 
 
 class RemovedError(InputError):
@@ -43,6 +63,8 @@ def _checksummed_path(mirror: Mirror) -> type:
     class ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         async def finalize(self) -> None:
             self._checkpoint_metadata_store.wait_until_finished()
+            with ThreadPoolExecutor() as pool:  # orbax has an event loop in this thread
+                pool.submit(_read_smallest, Path(self.get())).result()
             write_checksums(Path(self.get()))
             os.rename(self.get(), self.get_final())
             mirror.push(Path(self.get_final()))
@@ -62,7 +84,7 @@ class Writer:
         self._mirror = mirror
         directory.mkdir(parents=True, exist_ok=True)
         if processes.is_first():
-            for unfinished in directory.glob(f"*{UNFINISHED}"):
+            for unfinished in entries(directory, f"*{UNFINISHED}"):
                 shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
         self._gathers = processes.are_several() and mirror.is_remote
         self._saver: ocp.AsyncCheckpointer | None = None
@@ -78,13 +100,13 @@ class Writer:
                 **alone,
             )
 
-    def save_state(self, path: Path, state: object, *, scheduled: bool) -> None:
+    def save_state(self, path: Path, state: object, origin: Origin) -> None:
         """Save a pytree of arrays in the background; it may be donated afterwards."""
         if self._gathers:
             state = jax.tree.map(_whole, state)
         if self._saver:
             items = ocp.args.Composite(state=ocp.args.PyTreeSave(state))
-            metadata = None if scheduled else _OFF_SCHEDULE
+            metadata = origin._asdict()
             self._saver.save(path, args=items, custom_metadata=metadata, force=True)
 
     def wait_until_finished(self) -> None:
@@ -136,25 +158,36 @@ def _whole(array: jax.Array) -> np.ndarray | None:
     return np.asarray(array) if processes.is_first() else None
 
 
-def is_scheduled(path: Path, mirror: Mirror) -> bool:
-    """Whether a checkpoint was saved on schedule; True if its metadata is damaged.
+def find(directory: Path) -> dict[int, Path]:
+    """Return the folders of checkpoints by their steps; raises OSError as `entries`."""
+    found = [p for p in entries(directory, "[0-9]*") if p.name.isdecimal()]
+    steps = {int(path.name): path for path in found if path.is_dir()}
+    return {step: path for step, path in steps.items() if path.name == str(step)}
+
+
+def read_origin(path: Path, mirror: Mirror) -> Origin | None:
+    """Return what a checkpoint says of itself; None if its metadata is damaged.
 
     `read` then reports the damage.
     """
     try:
-        mirror.pull_file(path, path / "_CHECKPOINT_METADATA")
-        metadata = json.loads((path / "_CHECKPOINT_METADATA").read_bytes())
-        return metadata["custom_metadata"] != _OFF_SCHEDULE
-    except (OSError, ValueError, KeyError, TypeError, DamagedError):
-        return True
+        mirror.pull_file(path, path / METADATA)
+        found = json.loads((path / METADATA).read_bytes())["custom_metadata"] or {}
+        return Origin(**{"run": "", "step": int(path.name), "scheduled": True, **found})
+    except (*GONE, ValueError, KeyError, TypeError, DamagedError):
+        return None
 
 
 def find_damage(path: Path, mirror: Mirror = LOCAL) -> str:
     """Say which file of a checkpoint is damaged; "" if none is. Same for all processes.
 
-    Raises RemovedError if there is no such checkpoint.
+    Raises RemovedError if there is no such checkpoint, and InputError if a file cannot
+    be read at present.
     """
-    damage = _pull_verified(path, mirror) if processes.is_first() else ""
+    damage = ""
+    with processes.sharing_mistakes():
+        if processes.is_first():
+            damage = _pull_verified(path, mirror)
     return _agree(path, mirror, damage)
 
 
@@ -168,6 +201,8 @@ def _pull_verified(path: Path, mirror: Mirror) -> str:
             damage = verify_checksums(path)
     except DamagedError as error:
         damage = str(error)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if not (path / CHECKSUMS).exists():
         damage = f"no {CHECKSUMS}"
     return damage
@@ -190,7 +225,8 @@ def read(
     """Read the state at `path` onto the shardings of `abstract`, or a field as numpy.
 
     Returns the state and "", or None and the damage, the same for all processes. Raises
-    InputError if the tree or shapes differ, and RemovedError.
+    InputError if the tree or shapes differ or a file cannot be read at present, and
+    RemovedError.
     """
     found, damage = None, find_damage(path, mirror)
     if not damage:
@@ -198,7 +234,8 @@ def read(
             mirror.refresh()
             damage = _pull_verified(path, mirror)
         if not damage:
-            found, damage = _read_verified(path, abstract=abstract, field=field)
+            with processes.sharing_mistakes():
+                found, damage = _read_verified(path, abstract=abstract, field=field)
         damage = _agree(path, mirror, damage)
     return found, damage
 
@@ -218,25 +255,61 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
         elif saved.get(field) is None:
             raise InputError(f"checkpoint {path} has no {field}")
         else:
-            # Read by a device: if orbax reads into numpy and one file is damaged, every
-            # other read in progress prints a traceback.
-            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            place = functools.partial(jax.ShapeDtypeStruct, sharding=here)
-            abstract = {field: saved[field]}
-            abstract = jax.tree.map(lambda x: place(x.shape, x.dtype), abstract)
-        shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
-        arguments = ocp.args.PyTreeRestore(
-            item=abstract, restore_args=shardings, partial_restore=bool(field)
-        )
-        found = reader.restore(path / "state", args=arguments)
+            abstract = jax.tree.map(_here, {field: saved[field]})
+        found = _restore(reader, path, abstract, is_part=bool(field))
     except Exception as error:
         cause = error.__cause__ if type(error) is Exception else error
         if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):
             raise
+        if path.exists() and _system_code(cause) not in (None, *_GONE):
+            raise _unreadable(path, cause) from error
         return None, reason(cause) or type(cause).__name__
     finally:
         reader.close()
     return (jax.tree.map(np.asarray, found[field]) if field else found), ""
+
+
+def _read_smallest(path: Path) -> None:
+    """Raise ValueError if the smallest array of a new checkpoint cannot be read back.
+
+    A path that tensorstore or orbax reads in another way leads its arrays elsewhere.
+    """
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=_alone())
+    try:
+        saved = reader.metadata(path / "state").tree
+        least = min(jax.tree.leaves(saved), key=lambda leaf: math.prod(leaf.shape))
+        part = jax.tree.map(
+            lambda leaf: _here(leaf) if leaf is least else ocp.PLACEHOLDER, saved
+        )
+        _restore(reader, path, part)
+    except Exception as error:
+        raise ValueError(f"it cannot be read back ({reason(error)})") from error
+    finally:
+        reader.close()
+
+
+def _here(saved: ocp.metadata.value.ArrayMetadata) -> jax.ShapeDtypeStruct:
+    """Describe a saved array as one of the first local device.
+
+    If orbax reads into numpy and one file is damaged, every other read in progress
+    prints a traceback.
+    """
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(saved.shape, saved.dtype, sharding=here)
+
+
+def _restore(
+    reader: ocp.handlers.PyTreeCheckpointHandler,
+    path: Path,
+    abstract: State,
+    *,
+    is_part: bool = False,
+) -> State:
+    shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+    arguments = ocp.args.PyTreeRestore(
+        item=abstract, restore_args=shardings, partial_restore=is_part
+    )
+    return reader.restore(path / "state", args=arguments)
 
 
 def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:
@@ -258,12 +331,25 @@ def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:
             )
 
 
-def reason(error: Exception) -> str:
-    """What failed, in a few words; tensorstore's message holds the system's code."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"checkpoint {path} cannot be read at present ({reason(error)}); make it "
+        "readable and start again, or move it away to do without it"
+    )
+
+
+def _system_code(error: Exception) -> int | None:
+    """The system's error number; tensorstore's message holds it."""
+    if isinstance(error, OSError):
+        return error.errno
     code = re.search(r"os_error_code='(\d+)'", str(error))
-    return os.strerror(int(code[1])) if code else str(error)[:200].replace("\n", " ")
+    return int(code[1]) if code else None
+
+
+def reason(error: Exception) -> str:
+    """What failed, in a few words."""
+    code = _system_code(error)
+    return os.strerror(code) if code else str(error)[:200].replace("\n", " ")
 
 
 @functools.cache

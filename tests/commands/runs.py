@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.runs.workdir import Workdir
 from jaxformer.training.log import read_metrics
 
 
@@ -60,5 +60,6 @@ def newest_step(workdir: Path) -> int:
 
 def last_state(workdir: Path, *fields: str) -> list[Any]:
     """Fields of the newest checkpoint, as numpy arrays."""
-    with Checkpoints(workdir / "checkpoints", keep=None, scores={}) as checkpoints:
+    folder = Workdir(workdir)
+    with folder.open_checkpoints(folder.recorded()) as checkpoints:
         return [checkpoints.restore_parameters(None, field=field) for field in fields]

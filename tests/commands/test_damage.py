@@ -1,6 +1,7 @@
 """A run's files when they are damaged: refused by name, never used, nothing lost."""
 
 import contextlib
+import errno
 import json
 import random
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import CHECKSUMS
+from jaxformer.system.files import CHECKSUMS, write_checksums
 from tests.commands.fuzzing import LIMIT, contents
 from tests.damage import DAMAGES, damaged, files_of, flip_bit
 
@@ -46,6 +47,48 @@ def test_a_command_names_each_damaged_file_and_loses_nothing(command, own_run, k
             assert name_of(file) in answer.complaint
             assert contents(own_run) == before
     assert command("prepare", workdir=own_run).code == 0
+
+
+@pytest.mark.parametrize("hidden", [".", "checkpoints", "corpus", "checkpoints/100"])
+def test_a_folder_that_cannot_be_listed_at_present_is_not_a_new_run(
+    command, toy, own_run, monkeypatch, hidden
+):
+    iterdir = Path.iterdir
+
+    def fail(path):
+        if path == own_run / hidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    before = contents(own_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        for mode, *flags in (["train", *toy.flags], ["translate"], ["prepare"]):
+            answer = command(mode, *flags, workdir=own_run, stdin=["bo"])
+            if answer.code or (hidden, mode) not in {
+                ("corpus", "translate"), ("checkpoints/100", "prepare"),
+            }:  # fmt: skip
+                assert "Permission denied" in answer.complaint
+    assert contents(own_run) == before
+
+
+def test_a_corpus_of_other_text_than_the_checkpoints_is_refused(
+    command, toy, own_run, tmp_path, toy_is_gone
+):
+    other = tmp_path / "other"
+    shutil.copytree(own_run / "corpus", other)
+    report = json.loads((other / "report.json").read_text())
+    report["text"] = "0" * len(report["text"])
+    (other / "report.json").write_text(json.dumps(report))
+    write_checksums(other)
+    shutil.rmtree(own_run / "corpus")
+    other.rename(own_run / "corpus")
+    before = contents(own_run)
+    for mode in ("train", "prepare", "check", "evaluate"):
+        flags = ["--split=dev"] if mode == "evaluate" else []
+        complaint = command(mode, *flags, workdir=own_run).complaint
+        assert "corpus has another text than the checkpoints" in complaint
+    assert contents(own_run) == before
 
 
 READERS = [

@@ -6,7 +6,8 @@ import pytest
 
 from jaxformer.runs import run
 from jaxformer.runs.workdir import Workdir
-from tests.training.saved import make_state, open_checkpoints
+from jaxformer.training.checkpoint_files import RemovedError
+from tests.training.saved import make_state, open_checkpoints, save_all
 from tests.training.setups import assert_same
 
 
@@ -23,5 +24,18 @@ def test_the_best_are_the_moving_average_which_validation_scored(
     with open_checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(1, state)
     monkeypatch.setattr(run, "read_scores", lambda *_: {1: 30.0})
-    this = SimpleNamespace(workdir=Workdir(tmp_path), config=config)
+    this = SimpleNamespace(workdir=Workdir(tmp_path), config=config, record=None)
     assert_same(run.read_parameters(this, which), make_state(fill).params)
+
+
+def test_a_checkpoint_that_is_always_removed_ends_the_search(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RemovedError("removed")
+
+    save_all(tmp_path / "checkpoints", 1)
+    training = {"ema_decay": None, "patience": None, "steps": 1}
+    config = SimpleNamespace(training=SimpleNamespace(**training))
+    monkeypatch.setattr(run, "_read_choice", fail)
+    this = SimpleNamespace(workdir=Workdir(tmp_path), config=config, record=None)
+    with pytest.raises(RemovedError):
+        run.read_parameters(this, "latest")

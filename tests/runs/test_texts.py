@@ -28,7 +28,7 @@ def test_lines_of_a_mixed_file_keep_what_tags_they_have(tmp_path, sources, name)
     tags = {"tagged": ">>5<<", "untagged": ""}
     corpora = tuple({"name": name, "tag": tag} for name, tag in tags.items())
     data = DataConfig(**demo.get_config().data.to_dict() | {"corpora": corpora})
-    run = Run(mock.Mock(), Config(data), Numbers(), mock.Mock())
+    run = Run(mock.Mock(), Config(data), Numbers(), mock.Mock(), mock.Mock())
     for file, lines in (("source", sources), ("reference", ["1", "2"])):
         (tmp_path / file).write_text("\n".join(lines) + "\n")
     this, text = read_text(run, tmp_path / "source", tmp_path / "reference", "test")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,38 @@ def test_only_a_finished_checkpoint_counts(workdir):
     assert not workdir.has_checkpoints()
     (workdir.checkpoints / "100").mkdir()
     assert workdir.has_checkpoints()
+
+
+@pytest.mark.parametrize(
+    "name", ["tr\\ain", "[a]", "gs:", "gs:/../x", os.fsdecode(b"\xff")]
+)
+def test_a_path_that_orbax_would_read_as_another_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match="which checkpoints cannot have"):
+        Workdir(tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints", "tensorboard", ".lock", "checkpoints/7", ".any.partial"]
+)
+def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
+    (workdir.path / name).parent.mkdir(exist_ok=True)
+    (workdir.path / "inside").symlink_to("config.json")
+    (tmp_path / "linked").symlink_to(workdir.path)
+    Workdir(tmp_path / "linked")
+    (workdir.path / name).symlink_to(tmp_path / "outside")
+    for path in (workdir.path, tmp_path / "linked"):
+        with pytest.raises(InputError, match=f"{name} is a link to .*outside"):
+            Workdir(path)
+
+
+def test_a_run_keeps_its_name_once_there_are_checkpoints(workdir):
+    tokenizer = workdir.read_tokenizer(record := workdir.read_record())
+    assert workdir.write_record(config(training__steps=9), tokenizer).run == record.run
+    other = workdir.write_record(config(model__d_ff=7), tokenizer).run
+    assert other.partition("-")[0] != record.run.partition("-")[0]
+    (workdir.checkpoints / "100").mkdir(parents=True)
+    assert workdir.write_record(config(model__d_ff=8), tokenizer).run == other
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):

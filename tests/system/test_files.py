@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all, and checksums of a folder."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,16 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_atomically(tmp_path / "a.txt", "lost")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == "zweites: ä".encode()
+
+
+def test_several_write_a_file_at_once_and_a_prepared_link_is_left_alone(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / ".a.txt.partial").symlink_to(tmp_path / "file")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(write_atomically, [tmp_path / "a.txt"] * 200, ["x"] * 200):
+            pass
+    assert (tmp_path / "file").read_text() == "kept"
+    assert len([*tmp_path.iterdir()]) == 3
 
 
 def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):

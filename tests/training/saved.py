@@ -37,14 +37,14 @@ def abstract(state, sizes=(1, 1, 1), *axes):
 ABSTRACT = abstract(make_state(1))
 
 
-def open_checkpoints(directory, keep=None, scores=None, last=None):
+def open_checkpoints(directory, keep=None, scores=None, last=None, run=""):
     scores = {} if scores is None else scores
-    return Checkpoints(directory, keep=keep, scores=scores, last=last)
+    return Checkpoints(directory, keep=keep, scores=scores, last=last, run=run)
 
 
-def save_all(directory, *steps, keep=9, scores=None, last=None):
+def save_all(directory, *steps, keep=9, scores=None, last=None, run=""):
     """Save steps; a negative one is saved off schedule."""
-    with open_checkpoints(directory, keep, scores, last) as checkpoints:
+    with open_checkpoints(directory, keep, scores, last, run) as checkpoints:
         for step in steps:
             checkpoints.save(abs(step), make_state(abs(step)), scheduled=step >= 0)
 

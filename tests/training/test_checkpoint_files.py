@@ -3,13 +3,17 @@
 Each kind of damage of each file is in tests/commands/test_damage.py.
 """
 
+import errno
+import os
 import random
 import resource
 import shutil
+from unittest import mock
 
 import jax
 import pytest
 
+from jaxformer.system import files
 from jaxformer.system.errors import InputError
 from jaxformer.training import checkpoint_files
 from jaxformer.training.checkpoint_files import RemovedError, find_damage
@@ -120,3 +124,69 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(
     restored = open_checkpoints(tmp_path).restore_parameters(None)
     assert_same(restored, make_state(1).params)
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("found", ["another run", "step 1"])
+def test_a_checkpoint_of_another_run_or_step_is_refused(tmp_path, found):
+    """It was copied from another folder, or renamed."""
+    save_all(tmp_path, 1, 2, run="ours")
+    if found == "another run":
+        save_all(tmp_path / "other", 3, run="theirs")
+        shutil.copytree(tmp_path / "other" / "3", tmp_path / "3")
+    else:
+        (tmp_path / "1").rename(tmp_path / "3")
+    reader = open_checkpoints(tmp_path, run="ours")
+    said = rf"3 was saved by {found}; move it"
+    for read in (
+        reader.steps,
+        lambda: reader.average(2),
+        lambda: reader.restore_latest(ABSTRACT),
+        lambda: reader.restore_parameters(2),
+        lambda: save_all(tmp_path, 4, run="ours"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read()
+    assert {path.name for path in tmp_path.iterdir()} >= {"2", "3"}
+
+
+def test_a_checkpoint_without_a_run_is_of_an_earlier_version(tmp_path):
+    with mock.patch.object(checkpoint_files.Origin, "_asdict", return_value=None):
+        save_all(tmp_path, 1)
+    assert open_checkpoints(tmp_path).steps() == [1]
+    with pytest.raises(InputError, match="1 was saved by another run"):
+        open_checkpoints(tmp_path, run="ours").steps()
+
+
+def test_only_steps_as_they_are_saved_are_names_of_checkpoints(tmp_path):
+    save_all(tmp_path, 1)
+    for name in ("0300", "\u0663\u0660\u0660", "9" * 200 + "x", "+5", "-5"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "400").write_text("")
+    assert open_checkpoints(tmp_path).steps() == [1]
+
+
+def test_a_checkpoint_that_cannot_be_read_at_present_is_no_damage(
+    tmp_path, monkeypatch
+):
+    save_all(tmp_path, 1, 2)
+    digest = files._digest
+
+    def fail(path):
+        if "2" in path.parts:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return digest(path)
+
+    monkeypatch.setattr(files, "_digest", fail)
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        with pytest.raises(InputError, match=r"2 cannot be read at present \(Stale"):
+            checkpoints.restore_latest(ABSTRACT)
+        assert checkpoints.steps() == [1, 2]
+    assert (tmp_path / "2").exists()
+
+
+def test_arrays_that_cannot_be_read_back_are_not_saved(tmp_path):
+    """Tensorstore reads the folder's name as two."""
+    folder = tmp_path / "tr\\ain"
+    with pytest.raises(InputError, match="1 could not be saved: it cannot be read"):
+        save_all(folder, 1)
+    assert open_checkpoints(folder).steps() == []
