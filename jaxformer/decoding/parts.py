@@ -17,7 +17,7 @@ import sentencex
 
 from jaxformer.config.data import base_language
 from jaxformer.decoding.search import SearchResult
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, NotFiniteError
 from jaxformer.tokens import EOS, AnyTokenizer
 
 logger = logging.getLogger(__name__)
@@ -91,8 +91,8 @@ def hypotheses_of(
 ) -> list[Hypothesis]:
     """Turn what a search finds of one part, arrays [W, ...], into text, best first.
 
-    `names` are the pieces of sources and of targets. Raises InputError for scores that
-    are not numbers.
+    `names` are the pieces of sources and of targets. Raises NotFiniteError for
+    scores that are not numbers.
     """
     require_numbers(found.scores)
     source_pieces = [names[0][i] for i in source]
@@ -109,9 +109,9 @@ def hypotheses_of(
 
 
 def require_numbers(scores: npt.ArrayLike) -> None:
-    """Raise InputError if an array of scores has NaN."""
+    """Raise NotFiniteError if an array of scores has NaN."""
     if np.isnan(scores).any():
-        raise InputError(
+        raise NotFiniteError(
             "the model's scores are not numbers: its parameters are damaged, or "
             "training has diverged; use another checkpoint"
         )

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from jaxformer.decoding.engine import Engine
+from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.text_pipeline import OfParts, TextTasks
 from jaxformer.decoding.translator import Translator
+from jaxformer.system.errors import InputError
 
 STEPS = 8  # of a turn at most
 SMALL_REQUEST = 128  # source tokens at most
@@ -69,12 +71,15 @@ class RequestQueue:
         self,
         texts: Sequence[TextTasks],
         done: Callable[[list[list[Hypothesis]]], None],
+        failed: Callable[[InputError], None],
         *,
         request: object,
     ) -> None:
         """Add texts of `text.tasks`; `advance` passes all results to `done`.
 
-        Parts of different requests take turns, as in `Engine.submit`.
+        It passes the error to `failed` if the results cannot be used. Parts of
+        different requests take turns, as in `Engine.submit`; those of a small request
+        share one turn, so that it is not much slower than a single text.
         """
         found: dict[int, OfParts] = {}
         if not texts:
@@ -86,13 +91,20 @@ class RequestQueue:
                 every = [found[number] for number in range(len(texts))]
                 done(self.text.joined(texts, every))
 
-        before, lengths = 0, (len(t.source) for text in texts for t in text.tasks)
+        def report(task: Task, result: SearchResult) -> None:
+            try:
+                task.done(result)
+            except InputError as error:
+                failed(error)
+
+        before, lengths = 0.0, [len(t.source) for text in texts for t in text.tasks]
         is_large = sum(lengths) > SMALL_REQUEST
         for index, text in enumerate(texts):
             for task in self.text.reporting(text.tasks, partial(keep, index)):
                 engine = self._engines[2 if task.phrases else is_large]
-                engine.submit(task._replace(turn=before, request=request))
-                before += len(task.source)
+                own = {"request": request, "done": partial(report, task)}
+                engine.submit(task._replace(turn=before, **own))
+                before += len(task.source) / (1 if is_large else len(lengths))
 
     def cancel(self, request: object) -> None:
         """Drop all parts of a request, waiting or begun."""

@@ -22,7 +22,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
 from jaxformer.decoding.search import length_penalty
 from jaxformer.models.sequence_model import Parameters
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import NotFiniteError
 from jaxformer.tokens import AnyTokenizer
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class Reranker(NamedTuple):
         """Return log P over the length penalty: float64 [pairs].
 
         A pair is the source's tag or "", its text, and the translation. NaN for a pair
-        of more pieces than the model can hold. Raises InputError if a log P
-        is NaN, as those of a diverged model are.
+        of more pieces than the model can hold. Raises NotFiniteError if a
+        log P is NaN, as those of a diverged model are.
         """
         sources, targets = [], []
         for tag, source, target in pairs:
@@ -65,7 +65,7 @@ class Reranker(NamedTuple):
         lengths = np.array([len(each.pieces) for each in found], np.int32)
         total = np.array([each.log_probability for each in found], np.float64)
         if np.isnan(total).any():
-            raise InputError(
+            raise NotFiniteError(
                 f"{self.name} gives probabilities that are not numbers; use another "
                 "checkpoint"
             )

@@ -32,7 +32,7 @@ from jaxformer.serving.batching import (
     TooLargeError,
     UnavailableError,
 )
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, NotFiniteError
 
 Json = dict[str, Any]  # an object of JSON
 PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
@@ -78,6 +78,7 @@ class Api:
         handlers = {
             HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
             InputError: lambda _, e: _error(400, str(e)),
+            NotFiniteError: lambda _, e: _error(500, str(e)),
             TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
@@ -139,6 +140,8 @@ class Api:
             status = "stalled"  # in one call of the translator
         code = 200 if status == READY else 503
         values = {"status": status, **self._about}
+        if failures := self._batcher.not_finite:
+            values["requests_without_finite_scores"] = failures
         if status == STARTING:
             values["compiled_percent"] = round(100 * self._batcher.compiled)
         return JSONResponse(values, code)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST, RequestQueue
 from jaxformer.serving.metrics import Metrics
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, NotFiniteError
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Batcher(threading.Thread):
         self.state = STARTING
         self.error: BaseException | None = None
         self.compiled = 0.0  # the share of the programs
+        self.not_finite = 0  # requests whose scores were not numbers
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
@@ -107,8 +108,8 @@ class Batcher(threading.Thread):
         texts = [tasks(*each, number) for number, each in enumerate(given)]
 
         def begin(future: Future) -> None:
-            done = partial(self._done, future)
-            self._requests.submit(texts, done, request=future)
+            ends = partial(self._done, future), partial(self._fail, future)
+            self._requests.submit(texts, *ends, request=future)
 
         return self._put(begin, pieces, len(texts))
 
@@ -227,12 +228,17 @@ class Batcher(threading.Thread):
             try:
                 begin(future)
             except InputError as error:
-                self._end(future, future.set_exception, error)
+                self._fail(future, error)
 
     def _done(self, future: Future, found: list[list[Hypothesis]]) -> None:
         self.metrics.sentences.inc(len(found))
         self.metrics.tokens.inc(sum(hypotheses[0].tokens for hypotheses in found))
         self._end(future, future.set_result, found)
+
+    def _fail(self, future: Future, error: InputError) -> None:
+        self._requests.cancel(future)
+        self.not_finite += isinstance(error, NotFiniteError)
+        self._end(future, future.set_exception, error)
 
     def _end(self, future: Future, set_value: Callable, value: object) -> None:
         self._begun.pop(future, None)

@@ -19,6 +19,7 @@ from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+PROBE_SECONDS = 0.2
 LAST_ANSWERS = 2.0  # seconds to send the answers that end the service
 
 
@@ -61,6 +62,25 @@ class _Http(H11Protocol):
     def __init__(self, *given: object, **named: object) -> None:
         super().__init__(*given, **named)
         self.conn = _StrictConnection(h11.SERVER, 2**16)  # bytes of a head, as uvicorn
+
+    def eof_received(self) -> bool:
+        """Return whether to keep a connection whose client sends nothing more.
+
+        It may still read, and then its request is answered.
+        """
+        waits = self.conn.their_state is h11.DONE and not self.cycle.response_complete
+        if waits:
+            self.cycle.keep_alive = False
+            self._probe()
+        return waits
+
+    def _probe(self) -> None:
+        """Send interim responses before the answer: writing fails for a lost client."""
+        if self.cycle.response_started or self.transport.is_closing():
+            return
+        if self.conn.their_http_version == b"1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.loop.call_later(PROBE_SECONDS, self._probe)
 
 
 class Service(uvicorn.Server):

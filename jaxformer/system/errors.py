@@ -22,6 +22,10 @@ class InputError(Exception):
         super().__init__("".join(shown))
 
 
+class NotFiniteError(InputError):
+    """Scores of a model that are not numbers, for this text or for every one."""
+
+
 class DamagedError(InputError):
     """A file that is missing or does not have its checksum."""
 

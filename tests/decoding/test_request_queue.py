@@ -1,11 +1,12 @@
 """A translator that many requests share: against one that has each text alone."""
 
+import itertools
 import random
 
 import jax
 import pytest
 
-from jaxformer.decoding import shapes
+from jaxformer.decoding import shapes, text_pipeline
 from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
@@ -35,7 +36,8 @@ def served() -> RequestQueue:
 
 def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> None:
     prepared = [served.text.tasks(text, prefix, phrases, 0) for text in texts]
-    served.submit(prepared, lambda found: answers.update({key: found}), request=key)
+    ends = [lambda found: answers.update({key: found})] * 2  # done and failed
+    served.submit(prepared, *ends, request=key)
 
 
 def finish(served) -> None:
@@ -108,6 +110,45 @@ def test_requests_of_one_search_take_turns_by_their_parts(served):
     assert served.load[0] > 10
     finish(served)
     assert sorted(answers) == ["many", "one"]
+
+
+def test_a_list_beside_single_texts_is_not_much_later_than_they(served):
+    """There are always 16 single texts, four times as many as slots."""
+    answers, begun, waited = {}, {}, {}
+    for number in itertools.count():
+        for key in range(len(begun), 16 + len(answers.keys() & begun.keys())):
+            begun[key] = number
+            submit(served, answers, key, "5 6 7")
+        if number == 40:
+            begun["list"] = number
+            submit(served, answers, "list", *["7 8 9"] * 8)
+        served.advance()
+        for key in answers.keys() - waited.keys():
+            waited[key] = number + 1 - begun[key]
+        if "list" in answers:
+            break
+    for key in begun:
+        served.cancel(key)
+    assert waited.pop("list") < 2 * max(waited.values())
+
+
+@pytest.mark.parametrize("fails", [InputError("no numbers"), None])
+def test_a_result_that_cannot_be_used_fails_its_request_alone(
+    served, monkeypatch, fails
+):
+    make, answers = text_pipeline.hypotheses_of, {}
+
+    def fail(tokenizer, names, source, found):
+        if fails and len(source) == 3:
+            raise fails
+        return make(tokenizer, names, source, found)
+
+    monkeypatch.setattr(text_pipeline, "hypotheses_of", fail)
+    submit(served, answers, "failed", "5 6", "7")
+    submit(served, answers, "other", "8")
+    finish(served)
+    assert answers["other"][0][0].text
+    assert (answers["failed"] is fails) == bool(fails)
 
 
 def test_an_idle_search_has_no_time_to_make_up(served):

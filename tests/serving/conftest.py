@@ -19,7 +19,7 @@ from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, NotFiniteError
 
 LAYERS, HEADS, BEAM = 3, 4, 4  # of the decoder
 ENCODER_LAYERS = 2
@@ -88,10 +88,12 @@ class FakeTranslator:
         ]
         return len(words), text, found
 
-    def submit(self, texts, done, *, request) -> None:
+    def submit(self, texts, done, failed, *, request) -> None:
         self.threads.add(threading.get_ident())
         self.begun += [text for _, text, _ in texts]
         steps = max([0, *(words for words, _, _ in texts)])
+        if any("NaN" in text for _, text, _ in texts):
+            done = lambda _: failed(NotFiniteError("no numbers"))  # noqa: E731
         self._search.append([steps, done, [found for _, _, found in texts], request])
         self.most = max(self.most, len(self._search))
 

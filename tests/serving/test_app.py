@@ -287,6 +287,33 @@ def test_a_failure_of_the_model_ends_the_server(start, busy, warm):
     assert server.ended.exception(10) is server.translator.fault
 
 
+def test_scores_that_are_no_numbers_fail_their_request_alone(busy):
+    server, first = busy()
+    answers = server.queue(["one", "NaN"], "two")
+    server.translator.gate.set()
+    failed, *others = (each.result(9) for each in (answers[0], first, answers[1]))
+    assert_refused(failed, 500, "no numbers")
+    assert {each.status for each in others} == {200}
+    health = server.ask("/health")
+    assert health.status == 200
+    assert health.values["requests_without_finite_scores"] == 1
+
+
+def test_a_client_that_sends_nothing_more_gets_its_answer(busy):
+    server, _ = busy()
+    with socket.create_connection(server.address, 20) as client:
+        client.sendall(POST + b'Content-Length: 18\r\n\r\n{"text": "second"}')
+        client.shutdown(socket.SHUT_WR)
+        server.until(lambda: server.metric("queue_sentences") == 1)
+        time.sleep(1.5 * server_module.PROBE_SECONDS)
+        server.translator.gate.set()
+        received = b"".join(iter(lambda: client.recv(2**16), b""))
+    *interim, head, answer = received.split(b"\r\n\r\n")
+    assert {*interim} == {b"HTTP/1.1 100 Continue"}
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b'"text":"dnoces"' in answer
+
+
 def test_a_port_that_cannot_be_opened_is_an_input_error():
     with contextlib.closing(listen("localhost", 0)) as opened:
         for host, port, reason in (
