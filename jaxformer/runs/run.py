@@ -25,8 +25,8 @@ from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest
 from jaxformer.runs.workdir import Record, Workdir
+from jaxformer.system.compiled_cache import open_cache
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import cache_folder
 from jaxformer.system.first import in_others, once
 from jaxformer.system.progress import progress
 from jaxformer.tokens import AnyTokenizer
@@ -267,14 +267,8 @@ def keep_compiled(*, in_training: bool = False) -> None:
     """Keep compiled programs, by default in the user's cache folder."""
     # Process 0 alone writes the cache. In training it would then skip compiling, and
     # time out while the other processes compile.
-    is_shared = in_training and jax.process_count() > 1
-    if jax.config.jax_compilation_cache_dir or is_shared:
-        return
-    folder = cache_folder("")
-    with contextlib.suppress(OSError):  # without a folder every process compiles
-        folder.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    if not (in_training and jax.process_count() > 1):
+        open_cache()
 
 
 def load_parameters(run: Run, which: str | None) -> Parameters:

@@ -1,6 +1,7 @@
 """Translate and score the validation texts of a run that is trained."""
 
 import logging
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ def validate(
     for name, done in found.items():
         which = f"validation {name}".rstrip()
         logger.info("step %s, %s: %s", f"{step:,}", which, done)
+        _warn_of_explosion(job, step, done.scores["nll"])
         triples = list(zip(*job.evaluators[name].text, done.translations, strict=True))
         for index in range(0, len(triples), -(-len(triples) // SAMPLES)):
             logger.info(
@@ -58,6 +60,18 @@ def validate(
         for key in BEST_BY
     }
     return {**first, **several}
+
+
+def _warn_of_explosion(job: Job, step: int, nll: float) -> None:
+    """Warn, once the warm-up is over, if a uniform guess would be better."""
+    uniform = math.log(job.run.tokenizer.vocab_size)
+    if nll > uniform and step >= job.run.config.optimizer.warmup_steps:
+        logger.warning(
+            "step %s: nll %.4g is worse than %.4g of a uniform guess; training has "
+            "diverged: start anew in another workdir with a lower "
+            "optimizer.peak_learning_rate or a longer optimizer.warmup_steps",
+            f"{step:,}", nll, uniform,
+        )  # fmt: skip
 
 
 def evaluate_result(job: Job, log: MetricsLog, step: int) -> dict[str, Any]:

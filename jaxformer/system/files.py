@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from errno import EDQUOT, EFBIG, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from errno import EDQUOT, EFBIG, ENOENT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,8 +33,15 @@ _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder of that name in jaxformer's folder of the user's cache."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Return a folder of that name in jaxformer's folder of the user's cache.
+
+    Raises FileNotFoundError if there is none, as for the users of some containers.
+    """
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        said = "there is no home folder: set HOME or XDG_CACHE_HOME"
+        raise FileNotFoundError(ENOENT, said, "~/.cache") from None
     return Path(caches, "jaxformer", name).absolute()
 
 
@@ -265,13 +272,14 @@ class Verifier:
             path = self._files.get()
             name = path.relative_to(self._folder).as_posix()
             try:
-                if _digest(path) != self._known.get(name):
+                if digest(path) != self._known.get(name):
                     self._damage = f"{name} does not have its checksum in {CHECKSUMS}"
             except OSError as error:
                 self._damage = f"{name} cannot be read ({error})"
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """Return the XXH3-128 of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
@@ -283,7 +291,7 @@ def _checksums(folder: Path, leave_out: Collection[Path] = ()) -> dict[str, str]
     names = [path.relative_to(folder).as_posix() for path in files]
 
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        digests = pool.map(_digest, files)
+        digests = pool.map(digest, files)
         lines = {n: f"{d}  {n}\n" for n, d in zip(names, digests, strict=True)}
     lines.pop(CHECKSUMS, None)
     return lines

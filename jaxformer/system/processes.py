@@ -5,6 +5,7 @@ With one process every function returns at once, so callers need no special case
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from jax.experimental import multihost_utils
 
 from jaxformer.system.errors import InputError, LostConnectionError
 from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
-from jaxformer.system.supervisor import explain_abort
+from jaxformer.system.supervisor import explain_abort, silent_aborts
 
 JOIN_TIMEOUT = 300  # seconds; machines of one job may start minutes apart
+PORT_TIMEOUT = 10  # seconds until the port of process 0 has to be free
 Value = TypeVar("Value")
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
@@ -54,13 +56,14 @@ def join(
         "all of them with the same address of process 0"
     )
     try:
-        jax.distributed.initialize(
-            *flags,
-            cluster_detection_method="deactivate" if is_single else None,
-            local_device_ids=[] if _is_alone_on_machine() else None,
-            initialization_timeout=JOIN_TIMEOUT,
-            heartbeat_timeout_seconds=peer_timeout,
-        )
+        with silent_aborts():
+            jax.distributed.initialize(
+                *flags,
+                cluster_detection_method="deactivate" if is_single else None,
+                local_device_ids=[] if _is_alone_on_machine() else None,
+                initialization_timeout=JOIN_TIMEOUT,
+                heartbeat_timeout_seconds=peer_timeout,
+            )
     except (ValueError, RuntimeError) as error:
         _check_alone(flags, error)
         jax.config.update("jax_enable_recoverability", False)
@@ -93,10 +96,39 @@ def _check(address: str | None, count: int | None, mine: int | None) -> None:
             f"--process_id={mine} is not one of --num_processes={count}; they are "
             f"numbered from 0 to {count - 1}"
         )
-    if address is not None and not address.rpartition(":")[2].isdecimal():
+    if address is None:
+        return
+    port = address.rpartition(":")[2]
+    if not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 2**16):
         raise InputError(
-            f"--coordinator_address={address} has no port; write HOST:PORT of process 0"
+            f"--coordinator_address={address} has no port from 1 to 65535; write "
+            "HOST:PORT of process 0"
         )
+    if mine == 0:
+        _require_free(int(port))
+
+
+def _require_free(port: int) -> None:
+    """Raise InputError if process 0 cannot listen on a port; XLA would crash.
+
+    Waits for a process that is just ending.
+    """
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
+    end = time.monotonic() + PORT_TIMEOUT
+    while True:
+        try:
+            socket.create_server(
+                ("", port), family=family, dualstack_ipv6=has_both
+            ).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"process 0 cannot listen on port {port} ({error.strerror}); "
+                    "choose another port of --coordinator_address"
+                ) from error
+        time.sleep(0.5)
 
 
 def _check_alone(flags: tuple, error: Exception) -> None:

@@ -8,7 +8,8 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from jaxformer.system.errors import EXIT_LOST
 
@@ -62,6 +63,26 @@ def explain_abort(message: str) -> None:
     """Let an abort from now on mean this; "": it is part of a normal end."""
     if _pipe is not None:
         os.write(_pipe, f"{message}\n".encode())
+
+
+@contextmanager
+def silent_aborts() -> Iterator[None]:
+    """Drop what is printed to stderr in the block, such as C++'s stack at an abort.
+
+    The parent explains the abort. Without a parent nothing is dropped.
+    """
+    if _pipe is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _die_with_parent() -> None:

@@ -38,7 +38,10 @@ def kept_average(
     """
     if len(checkpoints) == 1:
         return make()
-    folder = cache_folder("averages")
+    try:
+        folder = cache_folder("averages")
+    except FileNotFoundError:
+        return make()
     file = folder / hashlib.sha256(bytes(checkpoints[0].parent)).hexdigest()
 
     def digest(content: bytes) -> bytes:

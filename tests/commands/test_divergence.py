@@ -122,3 +122,14 @@ def test_a_rollback_without_a_checkpoint_before_the_bad_updates_loses_nothing(
     assert "resuming at step 6, data position 7" in answer.err
     fields = ("step", "data_position", "bad_steps")
     assert last_state(tmp_path, *fields) == [12, 13, 0]
+
+
+def test_a_finite_loss_above_that_of_a_uniform_guess_is_a_warning(train):
+    rate = (
+        "--config.optimizer.peak_learning_rate=1000",
+        *config_flags("optimizer", warmup_steps=12),
+    )
+    answer = train("stop", *rate)
+    assert answer.result["nll"] > 5
+    assert answer.err.count("is worse than 4.56") == 2  # an evaluation and the result
+    assert "is worse than" not in train("stop").err

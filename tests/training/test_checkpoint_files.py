@@ -169,14 +169,14 @@ def test_a_checkpoint_that_cannot_be_read_at_present_is_no_damage(
     tmp_path, monkeypatch
 ):
     save_all(tmp_path, 1, 2)
-    digest = files._digest
+    digest = files.digest
 
     def fail(path):
         if "2" in path.parts:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
         return digest(path)
 
-    monkeypatch.setattr(files, "_digest", fail)
+    monkeypatch.setattr(files, "digest", fail)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
         with pytest.raises(InputError, match=r"2 cannot be read at present \(Stale"):
             checkpoints.restore_latest(ABSTRACT)
