@@ -139,8 +139,14 @@ class Evaluator:
     ) -> None:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
 
-        `make_translator` is called once, with the first parameters.
+        `make_translator` is called once, with the first parameters. Raises InputError
+        if all references are blank.
         """
+        if not any(map(str.strip, text.references)):
+            raise InputError(
+                "all references of the text to evaluate are blank; give those of its "
+                "sources"
+            )
         self.text, self._data = text, config.data
         self._score_pairs = PairScorer(model, config, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
