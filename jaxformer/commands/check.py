@@ -119,7 +119,7 @@ def check(
 def report_text(corpus: Described, config: DataConfig, output: Path | None) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
-    logger.info("%s", findings.describe(corpus, warnings))
+    logger.info(findings.describe(corpus, warnings))
     if output is not None:
         from jaxformer.reports import page
 

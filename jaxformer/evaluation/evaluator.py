@@ -20,7 +20,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, printable
 from jaxformer.system.progress import track
 from jaxformer.text.ragged import Ragged
 from jaxformer.tokens import AnyTokenizer
@@ -63,9 +63,9 @@ class Evaluation(NamedTuple):
             line = f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             line += f"accuracy {100 * scores['accuracy']:.1f} %, "
         line += (
-            f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
-            f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
-            f"chrF {scores['chrf']:.2f}"
+            f"BLEU {scores['bleu']:.2f} {printable(scores['direction'])} "
+            f"({scores['signature']}), lower-cased tokenised BLEU "
+            f"{scores['bleu_lc_tok']:.2f}, chrF {scores['chrf']:.2f}"
         )
         return line + "".join(table)
 
