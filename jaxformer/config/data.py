@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -192,14 +192,28 @@ class DataConfig(Section, name="data"):
         return parts
 
     def fixed(self) -> dict[str, Any]:
+        """Return them without paths of text, which is compared by its content."""
         values = super().fixed()
-        return values | {"corpora": _only(self.corpora, {"name", "weight", *values})}
+        kept = {"name", "weight", *values}
+        values["corpora"] = [
+            _only(each, kept - _paths(each.get("corpus", self.corpus)))
+            for each in self.corpora
+        ]
+        return values | dict.fromkeys(_paths(self.corpus), "")
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The paths of texts that `fixed` leaves out."""
+        datas = (part.data for part in self.parts.values())
+        return [(each.train, each.dev) for each in datas if _paths(each.corpus)]
 
     def prepared_by(self) -> dict[str, Any]:
         """The values that prepared text depends on: all but those of weights."""
         values = {**self.fixed(), "temperature": None}
         values["tokenizer"] = ""  # compared by its content
-        values["corpora"] = _only(self.corpora, {"name", *values})
+        values["corpora"] = [
+            _only(each, {"name", *values}) for each in values["corpora"]
+        ]
         values["trained"] = [*self.training_texts]
         return values
 
@@ -305,5 +319,11 @@ def _updates(parts: Mapping[str, WeightedCorpus]) -> list[int]:
     return sorted({update for part in parts.values() for update in part.weights})
 
 
-def _only(corpora: Sequence[Mapping[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
-    return [{key: own[key] for key in own if key in keys} for own in corpora]
+def _only(corpus: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: corpus[key] for key in corpus if key in keys}
+
+
+def _paths(corpus: str) -> set[str]:
+    """Return the keys that are paths in a corpus of this kind."""
+    has_paths = corpus in ("files", "tsv", "jsonl", "parquet")
+    return {"train", "dev"} if has_paths else set()

@@ -200,8 +200,8 @@ def folder_of(config: DataConfig) -> str:
     return url_of(config.directory) or str(Path(config.directory).absolute())
 
 
-def _folders(config: DataConfig) -> list[str]:
-    return [data.directory for data, _ in _splits(config)]
+def _places(config: DataConfig) -> list[tuple[str, str]]:
+    return [(data.directory, getattr(data, split)) for data, split in _splits(config)]
 
 
 def files_of(config: DataConfig) -> list[list]:
@@ -242,10 +242,11 @@ def require_same_text(
         if files == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
-        if is_gone and _folders(config) == _folders(before):
+        if is_gone and _places(config) == _places(before):
             return
         fault = f"cannot be compared ({error})"
     raise InputError(
-        f"{workdir} was prepared with the text in {report['folder']}, and "
-        f"the text in {folder_of(config)} {fault}; use another workdir"
+        f"{workdir} was prepared with the text {before.train} in {report['folder']}, "
+        f"and the text {config.train} in {folder_of(config)} {fault}; use another "
+        "workdir"
     )

@@ -398,7 +398,7 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     run, moved = tmp_path / "run", replace(folder, directory="moved")
     prepare(folder, run)
     before = tree(run)
-    both = rf"in {tmp_path}/text, and the text in {tmp_path}/moved"
+    both = rf"train in {tmp_path}/text, and the text train in {tmp_path}/moved"
     with pytest.raises(InputError, match=rf"{both} cannot .*no moved/train\.en"):
         prepare(moved, run)
     shutil.move(tmp_path / "text", tmp_path / "moved")
@@ -421,8 +421,31 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     monkeypatch.chdir(tmp_path / "other")
     prepare(folder, run)
     write_split(tmp_path / "other" / "text" / "val", [PAIRS[1], PAIRS[0]])
-    with pytest.raises(InputError, match=rf"and the text in {tmp_path}/other/text"):
+    with pytest.raises(
+        InputError, match=rf"and the text train in {tmp_path}/other/text"
+    ):
         prepare(folder, run)
+    assert tree(run) == before
+
+
+def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
+    run, kind = tmp_path / "run", {"corpus": "tsv", "dev": "pairs.tsv"}
+    own = replace(folder, **kind, train="pairs.tsv")
+    prepare(own, run)
+    before = tree(run)
+    for name in ("./pairs.tsv", f"{tmp_path}/pairs.tsv", "text/../pair?.tsv"):
+        config = replace(own, train=name)
+        prepare(config, run)
+        part = {"name": "a", "train": name}
+        assert config.fixed() == own.fixed()
+        assert replace(own, corpora=(part,)).fixed()["corpora"] == [{"name": "a"}]
+    monkeypatch.chdir(tmp_path / "text")
+    prepare(replace(own, train="../pairs.tsv", dev="../pairs.tsv"), run)
+    write_lines(tmp_path / "other.tsv", ["a\tb"])
+    with pytest.raises(InputError, match=r"and the text \.\./other\.tsv in .* differs"):
+        prepare(replace(own, train="../other.tsv", dev="../pairs.tsv"), run)
+    with pytest.raises(InputError, match=r"and the text gone in .* cannot be compared"):
+        prepare(replace(own, train="gone"), run)
     assert tree(run) == before
 
 
