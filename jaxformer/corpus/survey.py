@@ -225,7 +225,8 @@ def require_same_text(
     settings = translated({"data": report["settings"]})["data"]
     before, fault = DataConfig.of(settings), "differs"
     changed = [
-        f"data.{key} was {old!r} and is now {new!r}"
+        f"data.{key} was {getattr(before, key, old)!r} and is now "
+        f"{getattr(config, key, new)!r}"
         for key, new in config.prepared_by().items()
         if (old := before.prepared_by()[key]) != new
     ]

@@ -444,6 +444,10 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
     write_lines(tmp_path / "other.tsv", ["a\tb"])
     with pytest.raises(InputError, match=r"and the text \.\./other\.tsv in .* differs"):
         prepare(replace(own, train="../other.tsv", dev="../pairs.tsv"), run)
+    with pytest.raises(
+        InputError, match=r"data\.train was 'pairs\.tsv' and is now '2'"
+    ):
+        prepare(replace(own, corpus="builtin:grammar", train="2", dev="1"), run)
     with pytest.raises(InputError, match=r"and the text gone in .* cannot be compared"):
         prepare(replace(own, train="gone"), run)
     assert tree(run) == before
