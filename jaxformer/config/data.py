@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -194,26 +194,23 @@ class DataConfig(Section, name="data"):
     def fixed(self) -> dict[str, Any]:
         """Return them without paths of text, which is compared by its content."""
         values = super().fixed()
-        kept = {"name", "weight", *values}
-        values["corpora"] = [
-            _only(each, kept - _paths(each.get("corpus", self.corpus)))
-            for each in self.corpora
+        corpora = [
+            own | _no_paths(own.get("corpus", self.corpus)) for own in self.corpora
         ]
-        return values | dict.fromkeys(_paths(self.corpus), "")
+        values["corpora"] = _only(corpora, {"name", "weight", *values})
+        return values | _no_paths(self.corpus)
 
     @property
     def paths(self) -> list[tuple[str, str]]:
         """The paths of texts that `fixed` leaves out."""
         datas = (part.data for part in self.parts.values())
-        return [(each.train, each.dev) for each in datas if _paths(each.corpus)]
+        return [(each.train, each.dev) for each in datas if _no_paths(each.corpus)]
 
     def prepared_by(self) -> dict[str, Any]:
         """The values that prepared text depends on: all but those of weights."""
         values = {**self.fixed(), "temperature": None}
         values["tokenizer"] = ""  # compared by its content
-        values["corpora"] = [
-            _only(each, {"name", *values}) for each in values["corpora"]
-        ]
+        values["corpora"] = _only(values["corpora"], {"name", *values})
         values["trained"] = [*self.training_texts]
         return values
 
@@ -289,6 +286,7 @@ class DataConfig(Section, name="data"):
         )  # fmt: skip
 
 
+_OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # kinds of corpora
 # Keys that a corpus of `corpora` may have for itself.
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
@@ -319,11 +317,10 @@ def _updates(parts: Mapping[str, WeightedCorpus]) -> list[int]:
     return sorted({update for part in parts.values() for update in part.weights})
 
 
-def _only(corpus: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
-    return {key: corpus[key] for key in corpus if key in keys}
+def _only(corpora: Sequence[Mapping[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
+    return [{key: own[key] for key in own if key in keys} for own in corpora]
 
 
-def _paths(corpus: str) -> set[str]:
-    """Return the keys that are paths in a corpus of this kind."""
-    has_paths = corpus in ("files", "tsv", "jsonl", "parquet")
-    return {"train", "dev"} if has_paths else set()
+def _no_paths(corpus: str) -> dict[str, str]:
+    """Return "" for each key that is a path in a corpus of this kind."""
+    return dict.fromkeys(("train", "dev"), "") if corpus in _OF_PATHS else {}

@@ -438,7 +438,9 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
         prepare(config, run)
         part = {"name": "a", "train": name}
         assert config.fixed() == own.fixed()
-        assert replace(own, corpora=(part,)).fixed()["corpora"] == [{"name": "a"}]
+        assert replace(own, corpora=(part,)).fixed()["corpora"] == [
+            {"name": "a", "train": "", "dev": ""}
+        ]
     monkeypatch.chdir(tmp_path / "text")
     prepare(replace(own, train="../pairs.tsv", dev="../pairs.tsv"), run)
     write_lines(tmp_path / "other.tsv", ["a\tb"])
