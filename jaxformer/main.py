@@ -8,6 +8,7 @@ standard error. A mistake of the user is one line there, and exit code 2.
 """
 
 import contextlib
+import copy
 import errno
 import gc
 import importlib
@@ -20,13 +21,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from jaxformer.commands import command_line
 from jaxformer.commands.flags import COMMANDS
 from jaxformer.system.allocator import keep_memory
-from jaxformer.system.errors import EXIT_LOST, InputError, LostConnectionError
+from jaxformer.system.errors import (
+    EXIT_LOST,
+    InputError,
+    LostConnectionError,
+    printable,
+)
 from jaxformer.system.supervisor import may_have_peers, supervised
 
 logger = logging.getLogger("jaxformer")
@@ -193,12 +200,23 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Names runs on object stores by their URLs."""
+    """Names runs on object stores by their URLs, and escapes what does not print.
+
+    A line ends where the text of a message has a line end; those of its arguments,
+    such as paths, are escaped.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         from jaxformer.remote.copy import with_urls
 
-        return with_urls(super().format(record))
+        shown = copy.copy(record)
+        if isinstance(record.args, tuple):
+            shown.args = tuple(
+                printable(str(each)) if isinstance(each, str | Path) else each
+                for each in record.args
+            )
+        lines = with_urls(super().format(shown)).split("\n")
+        return "\n".join(map(printable, lines))
 
 
 def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:

@@ -43,6 +43,12 @@ def log_and_return(result):
     return result
 
 
+def log_nasty():
+    """Only the text of the message itself ends a line."""
+    values = "corpus\n\x1b[31m", 2, Path("x/\r\u202ea")
+    logging.getLogger("jaxformer.corpus").warning("%s, %d\n  %s", *values)
+
+
 def fail(error):
     raise error
 
@@ -54,6 +60,7 @@ def fail(error):
         (lambda: {"ppl": float("nan"), "b": -float("inf")}, 0,
          '{"ppl": null, "b": null}\n', ""),
         (lambda: log_and_return(None), 0, "", "reading\nold\n"),
+        (lambda: log_nasty(), 0, "", "corpus\\n\\x1b[31m, 2\n  x/\\r\\u202ea\n"),
         (lambda: fail(InputError("x is empty")), 2, "", "jaxformer: x is empty\n"),
         (lambda: fail(PermissionError(errno.EACCES, "Permission denied", "run/x")), 2,
          "", "jaxformer: run/x: Permission denied; free disk space or correct the "
@@ -66,8 +73,8 @@ def fail(error):
          "the model's sizes\n"),
         (lambda: fail(KeyboardInterrupt()), 130, "", "jaxformer: interrupted\n"),
     ],
-    ids=["json", "no numbers", "messages", "mistake", "rights", "name", "memory",
-         "ctrl-c"],
+    ids=["json", "no numbers", "messages", "escapes", "mistake", "rights", "name",
+         "memory", "ctrl-c"],
 )  # fmt: skip
 def test_a_result_is_one_line_and_so_is_an_expected_failure(
     capsys, run, function, code, out, err

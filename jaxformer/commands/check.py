@@ -5,7 +5,6 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 """
 
 import logging
-import tempfile
 from pathlib import Path
 
 from jaxformer.config.data import DataConfig
@@ -15,7 +14,11 @@ from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output, write_atomically
+from jaxformer.system.files import (
+    require_output,
+    temporary_folder,
+    write_atomically,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +61,8 @@ def run(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
     logger.info("check: the prepared text is kept only with --workdir")
-    with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
-        return check(config, Workdir(Path(folder)), memory_gib, output)
+    with temporary_folder("jaxformer-check-") as folder:
+        return check(config, Workdir(folder), memory_gib, output)
 
 
 def check(
@@ -120,7 +123,7 @@ def check(
 def report_text(corpus: Described, config: DataConfig, output: Path | None) -> None:
     """Log the findings in the text; with `output` write them also as a page."""
     warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
-    logger.info("%s", findings.describe(corpus, warnings))
+    logger.info(findings.describe(corpus, warnings))
     if output is not None:
         from jaxformer.reports import page
 

@@ -79,10 +79,10 @@ def run(
         logger.info("compiling   for %s; a minute or more ...", topology)
         figures = compile_one(work, decode=True)
     figures = {"compiler": compiler, **figures}
-    logger.info("%s", describe.update(figures, compiler))
+    logger.info(describe.update(figures, compiler))
     if "decoder" in figures:
         beam_size = work.config.decoding.beam_size
-        logger.info("%s", describe.decoder(figures["decoder"], beam_size))
+        logger.info(describe.decoder(figures["decoder"], beam_size))
     if output is not None and "parts" in figures:
         from jaxformer.reports import topology_page
 
@@ -174,7 +174,7 @@ def best_arrangement(
         f"{describe.flags(each, max(lengths))}"
         for rank, each in enumerate(ranked, start=1)
     ]
-    logger.info("%s", "\n".join(lines))
+    logger.info("\n".join(lines))
     keys = "mesh", "shape", "microbatches", "rematerialise", "bytes_per_device"
     keys += "seconds_with_collectives", "share_of_peak", "collective_bytes"
     others = [{key: each[key] for key in keys} for each in ranked]

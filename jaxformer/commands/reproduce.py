@@ -133,7 +133,7 @@ def reproduce(
     }
     write_file(workdir / RECORD, json.dumps(result, indent=2) + "\n")
     found = reproduction.beside_ours(row, {str(workdir): result})
-    logger.info("%s", reproduction.describe(found))
+    logger.info(reproduction.describe(found))
     return result
 
 
@@ -171,7 +171,7 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
                 f"{file} cannot be read ({error!r}); make it again with --row"
             ) from None
     rows = [reproduction.beside_ours(name, results) for name in published.ROWS]
-    logger.info("%s", "\n".join(map(reproduction.describe, rows)))
+    logger.info("\n".join(map(reproduction.describe, rows)))
     for each in published.NOT_COMPARABLE:
         logger.info("not comparable with any row: %s", each)
     if output is not None:

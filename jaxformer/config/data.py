@@ -192,14 +192,25 @@ class DataConfig(Section, name="data"):
         return parts
 
     def fixed(self) -> dict[str, Any]:
+        """Return them without paths of text, which is compared by its content."""
         values = super().fixed()
-        return values | {"corpora": _only(self.corpora, {"name", "weight", *values})}
+        corpora = [
+            own | _no_paths(own.get("corpus", self.corpus)) for own in self.corpora
+        ]
+        values["corpora"] = _only(corpora, {"name", "weight", *values})
+        return values | _no_paths(self.corpus)
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The paths of texts that `fixed` leaves out."""
+        datas = (part.data for part in self.parts.values())
+        return [(each.train, each.dev) for each in datas if _no_paths(each.corpus)]
 
     def prepared_by(self) -> dict[str, Any]:
         """The values that prepared text depends on: all but those of weights."""
         values = {**self.fixed(), "temperature": None}
         values["tokenizer"] = ""  # compared by its content
-        values["corpora"] = _only(self.corpora, {"name", *values})
+        values["corpora"] = _only(values["corpora"], {"name", *values})
         values["trained"] = [*self.training_texts]
         return values
 
@@ -275,6 +286,7 @@ class DataConfig(Section, name="data"):
         )  # fmt: skip
 
 
+_OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # kinds of corpora
 # Keys that a corpus of `corpora` may have for itself.
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
@@ -307,3 +319,8 @@ def _updates(parts: Mapping[str, WeightedCorpus]) -> list[int]:
 
 def _only(corpora: Sequence[Mapping[str, Any]], keys: set[str]) -> list[dict[str, Any]]:
     return [{key: own[key] for key in own if key in keys} for own in corpora]
+
+
+def _no_paths(corpus: str) -> dict[str, str]:
+    """Return "" for each key that is a path in a corpus of this kind."""
+    return dict.fromkeys(("train", "dev"), "") if corpus in _OF_PATHS else {}

@@ -181,7 +181,9 @@ def _write_train(
     if not train.kept:
         abandon(folder)
         raise InputError(
-            f"no training pair is left of {train.pairs}: dropped {train.dropped}"
+            f"no training pair is left of {train.pairs:,}, dropped: {train.reasons}; "
+            "give one sentence a line, with \\n at its end, or change data.max_length "
+            "or data.max_ratio"
         )
     corpora = {name: asdict(counts) for name, counts in reports.items()}
     return {"train": asdict(train), "dev_sets": {}, "corpora": corpora}

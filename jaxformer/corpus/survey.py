@@ -201,8 +201,8 @@ def folder_of(config: DataConfig) -> str:
     return url_of(config.directory) or str(Path(config.directory).absolute())
 
 
-def _folders(config: DataConfig) -> list[str]:
-    return [data.directory for data, _ in _splits(config)]
+def _places(config: DataConfig) -> list[tuple[str, str]]:
+    return [(data.directory, getattr(data, split)) for data, split in _splits(config)]
 
 
 def files_of(config: DataConfig) -> list[list]:
@@ -226,7 +226,8 @@ def require_same_text(
     settings = translated({"data": report["settings"]})["data"]
     before, fault = DataConfig.of(settings), "differs"
     changed = [
-        f"data.{key} was {old!r} and is now {new!r}"
+        f"data.{key} was {getattr(before, key, old)!r} and is now "
+        f"{getattr(config, key, new)!r}"
         for key, new in config.prepared_by().items()
         if (old := before.prepared_by()[key]) != new
     ]
@@ -243,10 +244,11 @@ def require_same_text(
         if files == report["files"] or _hash_text(config) == report["text"]:
             return
     except InputError as error:
-        if is_gone and _folders(config) == _folders(before):
+        if is_gone and _places(config) == _places(before):
             return
         fault = f"cannot be compared ({error})"
     raise InputError(
-        f"{workdir} was prepared with the text in {report['folder']}, and "
-        f"the text in {folder_of(config)} {fault}; use another workdir"
+        f"{workdir} was prepared with the text {before.train} in {report['folder']}, "
+        f"and the text {config.train} in {folder_of(config)} {fault}; use another "
+        "workdir"
     )

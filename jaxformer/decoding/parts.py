@@ -182,10 +182,11 @@ def lines_of(
 
     Also returns the language code of the text, which its sentences lack.
     """
-    code, text = split_tag(text, tokenizer.language_code)
+    code, without = split_tag(text, tokenizer.language_code)
     if language is None:
-        return code, [[text]]
-    return code, [sentences_of(line, language) for line in text.split("\n")]
+        return code, [[without]]
+    lines = text.replace(code, "", 1).split("\n")  # those at the ends too
+    return code, [sentences_of(line, language) for line in lines]
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, printable
 from jaxformer.system.progress import track
 from jaxformer.text.ragged import Ragged
 from jaxformer.tokens import AnyTokenizer
@@ -63,9 +63,9 @@ class Evaluation(NamedTuple):
             line = f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             line += f"accuracy {100 * scores['accuracy']:.1f} %, "
         line += (
-            f"BLEU {scores['bleu']:.2f} {scores['direction']} ({scores['signature']}), "
-            f"lower-cased tokenised BLEU {scores['bleu_lc_tok']:.2f}, "
-            f"chrF {scores['chrf']:.2f}"
+            f"BLEU {scores['bleu']:.2f} {printable(scores['direction'])} "
+            f"({scores['signature']}), lower-cased tokenised BLEU "
+            f"{scores['bleu_lc_tok']:.2f}, chrF {scores['chrf']:.2f}"
         )
         return line + "".join(table)
 
@@ -139,8 +139,14 @@ class Evaluator:
     ) -> None:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
 
-        `make_translator` is called once, with the first parameters.
+        `make_translator` is called once, with the first parameters. Raises InputError
+        if all references are blank.
         """
+        if not any(map(str.strip, text.references)):
+            raise InputError(
+                "all references of the text to evaluate are blank; give those of its "
+                "sources"
+            )
         self.text, self._data = text, config.data
         self._score_pairs = PairScorer(model, config, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop

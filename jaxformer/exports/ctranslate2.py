@@ -71,7 +71,7 @@ def write_ctranslate2(
         vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
         vocabulary_file=vocabularies[0],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),
-        direction=config.data.direction,
+        direction=parameters.in_markdown(config.data.direction),
         quantization=quantization,
         version=ctranslate2.__version__,
         positions=f"{len(positions):,}",

@@ -233,7 +233,8 @@ def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
 def _json(file: Path) -> Json:
     try:
         values = json.loads(file.read_bytes())
-    except ValueError:
+        json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise InputError(f"{file} is not a JSON object; download it again")

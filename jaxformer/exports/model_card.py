@@ -1,5 +1,6 @@
 """The model card of an export for Hugging Face: README.md with YAML front matter."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from jaxformer import __version__
 from jaxformer.config.data import DataConfig, base_language
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports import parameters
+from jaxformer.exports.parameters import in_markdown, template
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.system.errors import packages_of
 
@@ -29,6 +30,7 @@ class Facts(NamedTuple):
     license: str | None
 
 
+_EXAMPLE = "A sentence to translate."
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 
 
@@ -90,22 +92,27 @@ def write_card(
     with packages_of("export"):  # jinja2
         card = ModelCard.from_template(
             header,
-            template_str=parameters.template("huggingface.md"),
-            directions=", ".join(directions),
+            template_str=template("huggingface.md"),
+            directions=in_markdown(", ".join(directions)),
             version=__version__,
             parameters=parameter_count(params),
             model=config.model,
             training=config.training,
             vocabulary=" and ".join(vocabularies),
             corpora=[
-                (text_name(data, "train"), data.direction, facts.pairs.get(name))
+                (
+                    in_markdown(text_name(data, "train")),
+                    in_markdown(data.direction),
+                    facts.pairs.get(name),
+                )
                 for name, data in datas.items()
             ],
-            texts=facts.scores,
+            texts=[text._replace(name=in_markdown(text.name)) for text in facts.scores],
             metrics=_METRICS,
-            tag=f"{config.data.only_tag} ".lstrip(),
+            example=json.dumps(f"{config.data.only_tag} {_EXAMPLE}".lstrip()),
             options=options,
-            licence=facts.license
-            or "Not stated. Ask the author before you use the model.",
+            licence=in_markdown(
+                facts.license or "Not stated. Ask the author before you use the model."
+            ),
         )
     (folder / "README.md").write_text(f"{card}\n", encoding="utf-8")

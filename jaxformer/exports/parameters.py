@@ -1,5 +1,6 @@
 """Parameters by name, checks and text templates for all export formats."""
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from importlib import resources
@@ -9,7 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.config.settings import Section
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, printable
 from jaxformer.tokens import AnyTokenizer
 
 
@@ -65,3 +66,8 @@ def template(name: str) -> str:
     """Read a file of `templates/`."""
     file = resources.files(__package__).joinpath("templates", name)
     return file.read_text(encoding="utf-8")
+
+
+def in_markdown(text: str) -> str:
+    """Escape a user's text for a line, or a cell of a table, of Markdown."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", printable(text))

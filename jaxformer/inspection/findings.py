@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.inspection.text_findings import Described
+from jaxformer.system.errors import printable
 from jaxformer.tokens import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
@@ -67,7 +68,7 @@ def describe(corpus: Described, found: Sequence[str]) -> str:
         *(f"not inspected: {reason}" for reason in reasons),
     ]
     return "\n".join(
-        f"{'' if number else title:<12}{line}"
+        printable(f"{'' if number else title:<12}{line}")
         for title, lines in {"corpus": summary, **sections(corpus)}.items()
         for number, line in enumerate(lines)
     )

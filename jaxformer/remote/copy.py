@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from jaxformer.remote.lock import LOCK, RemoteLock
 from jaxformer.remote.object_store import Store, is_safe, together
-from jaxformer.system.errors import DamagedError
+from jaxformer.system.errors import DamagedError, printable
 from jaxformer.system.files import CHECKSUMS, cache_folder, entries, write_atomically
 from jaxformer.system.mirror import Mirror
 
@@ -278,5 +278,5 @@ def copy_at(folder: Path) -> RunCopy | None:
 def with_urls(text: str) -> str:
     """Replace the folders of copies in a message by the URLs that users know."""
     for folder in sorted(_copies, reverse=True):  # before a name that it begins with
-        text = text.replace(str(folder), _copies[folder].store.url)
+        text = text.replace(str(folder), printable(_copies[folder].store.url))
     return text

@@ -32,6 +32,8 @@ _LOST = {
     "HTTPClientError", "ClientConnectionError", "ClientPayloadError", "TransportError",
     "IncompleteReadError", "ResponseParserError", "ConnectionError", "TimeoutError",
 }  # fmt: skip
+_DAMAGED = {"ChecksumError", "FlexibleChecksumError"}  # ours and gcsfs's, botocore's
+_READINGS = 3  # before what is read counts as damaged in the store
 _BUSY = (errno.EBUSY, errno.EIO)  # of s3fs: the store asks to try again
 
 
@@ -57,9 +59,12 @@ def _is_temporary(error: Exception) -> bool:
     """Whether the same request may succeed a little later."""
     status = getattr(error, "code", None)  # gcsfs's HttpError
     has_status = isinstance(status, int) and (status >= 500 or status in (408, 429))
-    names = {kind.__name__ for kind in type(error).__mro__}
     is_busy = isinstance(error, OSError) and error.errno in _BUSY
-    return bool(_LOST & names) or has_status or is_busy
+    return _is_of(error, _LOST | _DAMAGED) or has_status or is_busy
+
+
+def _is_of(error: Exception, names: set[str]) -> bool:
+    return not names.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def request(
@@ -67,15 +72,21 @@ def request(
 ) -> Found:
     """Call a function of fsspec; repeat it while the connection is lost.
 
-    Raises FileNotFoundError and FileExistsError, LostConnectionError, and InputError
-    for other failures.
+    What comes damaged is read _READINGS times. Raises FileNotFoundError and
+    FileExistsError, LostConnectionError, DamagedError, and InputError for other
+    failures.
     """
-    for delay in (*_DELAYS, None):
+    for number, delay in enumerate((*_DELAYS, None), start=1):
         try:
             return action(*given, **named)
         except (FileNotFoundError, FileExistsError, InputError):
             raise
         except Exception as error:  # the packages have many
+            if _is_of(error, _DAMAGED) and number >= _READINGS:
+                raise DamagedError(
+                    f"{url} is damaged: it does not have its checksum, read "
+                    f"{_READINGS} times; put a copy back"
+                ) from None
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             if delay is None or not _is_temporary(error):
                 kind = LostConnectionError if _is_temporary(error) else InputError
@@ -86,6 +97,10 @@ def request(
             log.warning("%s: %s; trying again in %s s", url, reason, delay)
             time.sleep(delay)
     raise AssertionError
+
+
+class ChecksumError(Exception):
+    """Data does not have the checksum that it was published with."""
 
 
 class Store:
@@ -144,17 +159,17 @@ class Store:
         """Download a file. Raises InputError if it does not have the XXH3-128."""
 
         def download() -> None:
+            if not digest:  # the store's checksum is that of the whole
+                partial.write_bytes(self.files.cat_file(self.at(name)))
+                return
             found = xxhash.xxh3_128()
             given = self.files.open(self.at(name), "rb")
             with given, partial.open("wb") as taken:
                 while block := given.read(BLOCK):
                     found.update(block)
                     taken.write(block)
-            if digest and found.hexdigest() != digest:
-                raise DamagedError(
-                    f"{self.at(name)} is damaged: it does not have its checksum in "
-                    f"{CHECKSUMS}; put a copy back"
-                )
+            if found.hexdigest() != digest:
+                raise ChecksumError(f"it does not have its checksum in {CHECKSUMS}")
 
         # Outside of the folder, which a kill would leave with a file too many.
         partial = _downloads() / uuid.uuid4().hex

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.evaluation import published
+from jaxformer.system.errors import printable
 
 Json = dict[str, Any]  # objects of JSON
 Config = Mapping[str, Json]
@@ -77,7 +78,7 @@ def describe(row: Json) -> str:
     for run in row["runs"]:
         lines.append(f"  ours is {run['workdir']}: {_updates(run['budget'])}")
         lines += [f"    differs: {each}" for each in run["differs"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _updates(budget: Json) -> str:

@@ -20,6 +20,7 @@ from jaxformer.corpus.store import id_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
+from jaxformer.system.errors import printable
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
@@ -134,7 +135,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
             f"epoch{f', {empty} rows empty here' if empty else ''}"
         )
     flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
-    logger.info("%s", "\n".join(lines))
+    logger.info("\n".join(map(printable, lines)))
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],
@@ -252,4 +253,4 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     ]
     if figures["fits"] is False and figures["largest_microbatches"] is None:
         lines.append("to find the largest microbatch that fits, add --memory_gib=0")
-    logger.info("%s", "\n            ".join(lines))
+    logger.info("\n            ".join(lines))

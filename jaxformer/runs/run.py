@@ -19,6 +19,7 @@ from jaxformer.corpus.plan import Plan, make_plan
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
+from jaxformer.corpus.survey import require_same_text
 from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
@@ -115,12 +116,16 @@ def open_run(
 ) -> Run:
     """Open the folder of a run. Raises InputError if something in it is missing.
 
+    Also if other paths of the text are given, and another text is there.
+
     `dtype` replaces `model.dtype`; "auto" is the type that is fastest here.
     """
     folder = Workdir(workdir)
     record = folder.read_record()
     config, tokenizer = folder.resolve(request, record), folder.read_tokenizer(record)
     config.require_scores()
+    if folder.corpus.exists() and config.data.paths != record.config.data.paths:
+        require_same_text(config.data, folder.path, folder.open_corpus(record).report)
     if dtype == "auto":
         keep_compiled()
         model = _make_run(folder, config, tokenizer, record).model

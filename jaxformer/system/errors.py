@@ -9,6 +9,13 @@ EXIT_LOST = 3  # of a connection or another process: the same command may go on
 _SAME_WORD = 0.75  # ratio of difflib, at least
 
 
+def printable(text: str) -> str:
+    """Escape what does not print: controls, line ends, marks of direction."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class InputError(Exception):
     """A file, flag or config that cannot be used as given.
 
@@ -18,8 +25,7 @@ class InputError(Exception):
     """
 
     def __init__(self, message: object) -> None:
-        shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(message))
-        super().__init__("".join(shown))
+        super().__init__(printable(str(message)))
 
 
 class NotFiniteError(InputError):

@@ -8,10 +8,12 @@ import re
 import secrets
 import shutil
 import socket
+import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from errno import EDQUOT, EFBIG, ENOENT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from fnmatch import fnmatchcase
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
+_IN_USE = ".in_use"  # the lock of a temporary folder
+_LOCK_AGE = 60  # seconds from which a lock that nobody holds is left by a kill
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
@@ -181,6 +185,31 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             if not (state and (partial / state).exists()):
                 shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new folder, which is removed when the block ends.
+
+    Those that killed processes of this user have left are removed first.
+    """
+    with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        folder, lock = Path(name, "folder"), FileLock(Path(name, _IN_USE))
+        with suppress(OSError, NotImplementedError):  # a file system without locks
+            lock.acquire(timeout=0)
+        for left in entries(Path(name).parent, f"{prefix}*"):
+            # A young one may not have its lock yet.
+            with suppress(OSError, NotImplementedError, Timeout):
+                age = time.time() - (left / _IN_USE).stat().st_mtime
+                is_own = left.lstat().st_uid == os.stat(name).st_uid
+                if is_own and age > _LOCK_AGE:
+                    with FileLock(left / _IN_USE, timeout=0):
+                        shutil.rmtree(left)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            lock.release()
 
 
 def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from jaxformer.system import processes
+from jaxformer.system.errors import printable
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,11 @@ def progress(
         with (
             logging_redirect_tqdm(),
             _Bar(
-                desc=what, total=total, unit=f" {unit}", initial=initial, **options
+                desc=printable(what),
+                total=total,
+                unit=f" {unit}",
+                initial=initial,
+                **options,
             ) as drawn,
         ):
             yield drawn

@@ -58,8 +58,13 @@ class CorpusReport:
         source, target = self.source + other.source, self.target + other.target
         return CorpusReport(pairs, kept, dropped, source, target)
 
-    def __str__(self) -> str:
+    @property
+    def reasons(self) -> str:
+        """The reasons with their counts, such as "3 empty, 1 ratio"."""
         dropped = [f"{count:,} {why}" for why, count in self.dropped.items() if count]
+        return ", ".join(dropped) or "none"
+
+    def __str__(self) -> str:
         sides = [
             f"{name} {side.tokens / max(self.kept, 1):.1f} tokens a sentence, longest "
             f"{side.longest}, {side.unknown:,} unknown"
@@ -67,7 +72,7 @@ class CorpusReport:
         ]
         return (
             f"{self.kept:,} of {self.pairs:,} pairs kept, dropped: "
-            f"{', '.join(dropped) or 'none'}; {'; '.join(sides)}"
+            f"{self.reasons}; {'; '.join(sides)}"
         )
 
 

@@ -9,9 +9,10 @@ import gzip
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from backports import zstd
 
@@ -22,6 +23,19 @@ from jaxformer.text.locations import open_bytes
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text
 _BLOCK = 2**18  # bytes of a file that are decoded at a time
+LONGEST = 2**24  # bytes of a line; one of JSON has the pieces of many hypotheses
+# How data that is no text begins, what it is and what to do.
+_KINDS = {
+    rb"\x1f\x8b": "gzip data; end its name in .gz, or decompress it",
+    rb"BZh[1-9]1AY&SY": "bzip2 data; end its name in .bz2, or decompress it",
+    rb"\x28\xb5\x2f\xfd": "Zstandard data; end its name in .zst, or decompress it",
+    rb"\xfd7zXZ": "xz data; decompress it with xz -d",
+    rb"PK\x03\x04": "a zip file; unzip it",
+    rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32; convert it with iconv -f UTF-32 -t UTF-8",
+    rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){2}|(?:\0[^\0]){2}": (
+        "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+    ),
+}
 # SentencePiece marks spaces with U+2581: in text it would be decoded as a space.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
@@ -37,19 +51,29 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def decode_lines(blocks: Iterable[bytes], name: str) -> Iterator[str]:
+def decode_lines(file: BinaryIO, name: str, block: int = 0) -> Iterator[str]:
     r"""Yield lines of UTF-8 without line ends and byte order mark; split at \n alone.
 
-    A block is one or more complete lines. Raises InputError with `name` and the number
-    of the line for a line that is not UTF-8.
+    At least `block` bytes are read at a time. Raises InputError with `name` for data of
+    another kind, and with the number of the line for one that is not UTF-8 or has more
+    than LONGEST bytes.
     """
     number = 1  # of the block's first line
-    for block in blocks:
+    while data := file.read(block) + file.readline(LONGEST + 1):
+        for start, kind in _KINDS.items() if number == 1 else ():
+            if re.match(start, data, re.DOTALL):
+                raise InputError(f"{name} is {kind}")
+        for at, line in enumerate(data.split(b"\n") if len(data) > LONGEST else ()):
+            if len(line) > LONGEST:
+                raise InputError(
+                    f"{name}, line {number + at} has more than {LONGEST:,} bytes; "
+                    "split it into lines of a sentence"
+                )
         try:
-            text = block.decode("utf-8")
+            text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            start = block.rfind(b"\n", 0, error.start) + 1
-            number += block.count(b"\n", 0, start)
+            start = data.rfind(b"\n", 0, error.start) + 1
+            number += data.count(b"\n", 0, start)
             raise InputError(
                 f"{name}, line {number}: byte {error.start - start + 1} of the line is "
                 "not UTF-8; convert the text to UTF-8"
@@ -72,8 +96,7 @@ def read_lines(path: Path) -> Iterator[str]:
             file = opened.enter_context(open_bytes(path))
             if opener := _OPENERS.get(path.suffix):
                 file = opened.enter_context(opener(file, "rb"))
-            blocks = iter(lambda: file.read(_BLOCK) + file.readline(), b"")
-            for line in decode_lines(blocks, file_name(path)):
+            for line in decode_lines(file, file_name(path), _BLOCK):
                 is_empty = False
                 yield line
     except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:

@@ -1,17 +1,21 @@
 """Stream sentence pairs from Parquet files and JSON lines, as corpora are published."""
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, printable
 from jaxformer.system.files import file_name
 from jaxformer.text.lines import read_lines
 from jaxformer.text.locations import open_bytes
 
 if TYPE_CHECKING:
     import pyarrow
+
+log = logging.getLogger(__name__)
 
 Columns = Sequence[str]  # such as ("translation.en", "translation.de")
 _ROWS = 8192  # that are in memory at a time
@@ -26,16 +30,32 @@ def read_json_lines(
 
     `columns` are those of the source and of the target; a dot leads into an object.
     Empty: the languages, at the top or within "translation". Raises InputError for a
-    line that has no such texts. A null is a blank text.
+    line that has no such texts. A null is a blank text; a pair is blank if its line is,
+    and, with a warning, if it has lone surrogates.
     """
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{file_name(path)}, line {number}"
+        if not line.strip():
+            yield "", ""
+            continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is no JSON: {error}") from None
         columns = columns or _named(record, languages)
-        yield _pair(record, columns, where)
+        pair = _pair(record, columns, where)
+        try:
+            "".join(pair).encode()
+        except UnicodeEncodeError:
+            _warn_of_surrogates(file_name(path))
+            pair = "", ""
+        yield pair
+
+
+@cache
+def _warn_of_surrogates(name: str) -> None:
+    """Log it once; a text is read several times."""
+    log.warning("%s: pairs with lone surrogates count as empty", printable(name))
 
 
 def read_parquet(
@@ -120,11 +140,5 @@ def _pair(record: object, columns: Columns, where: str) -> tuple[str, ...]:
             raise InputError(
                 f"{where}: column {column} is {text!r:.50}; it must be text"
             )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"{where}: column {column} is not Unicode: {error}"
-            ) from None
         texts.append(text.translate(LINE_ENDS))
     return tuple(texts)

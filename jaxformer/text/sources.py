@@ -132,7 +132,7 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
 def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, tab, rest = line.partition("\t")
-        if not tab:
+        if not tab and line.strip():  # a blank line is a blank pair
             raise InputError(
                 f"{file_name(path)}, line {number}: one column where two are needed, "
                 "source<TAB>target"

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import re
+import struct
 import zipfile
 from collections.abc import Sequence
 from functools import cached_property
@@ -32,7 +33,12 @@ _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MODELS = ("source.spm", "target.spm")
 _VOCABULARIES = ("vocabulary.json", "target_vocabulary.json")
+_MOST_BYTES = 2**28  # of a tokeniser's file; those of a million pieces have 2**25
 _LANGUAGE = re.compile(f"({TAG})?")
+# What SentencePiece, zipfile and `_unpack` raise.
+_DAMAGE = (
+    RuntimeError, ValueError, KeyError, EOFError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
 
 
 class SentencePieceModel:
@@ -106,17 +112,16 @@ class Tokenizer:
     def __init__(self, content: bytes):
         """Use a SentencePiece model, or what `pack_tokenizer` made.
 
-        Raises RuntimeError, ValueError or KeyError if `content` is damaged.
+        Raises one of _DAMAGE if `content` is damaged.
         """
         self.content, self.hash = content, hashlib.sha256(content).hexdigest()
         self.is_shared, self.renumbers = True, False
         if content.startswith(_ZIP):
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                models, names = [*map(archive.read, _MODELS)], archive.namelist()
-                files = [archive.read(name) for name in _VOCABULARIES if name in names]
-            pieces = [*map(json.loads, files)] * 2  # one of both sides, or two
-            self.sides = tuple(map(SentencePieceModel, models, pieces or (None, None)))
-            self.is_shared, self.renumbers = len(files) == 1, bool(files)
+            models, vocabularies = _unpack(content)
+            pieces = vocabularies * 2 or (None, None)  # one of both sides, or two
+            self.sides = tuple(map(SentencePieceModel, models, pieces))
+            self.is_shared = len(vocabularies) == 1
+            self.renumbers = bool(vocabularies)
         else:
             self.sides = (SentencePieceModel(content),)
         self._source, self._target = self.sides[0], self.sides[-1]
@@ -133,7 +138,10 @@ class Tokenizer:
         With `sha256` also if it is another file than the one with that hash.
         """
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
             found = hashlib.sha256(content).hexdigest()
             if sha256 not in (None, found):
                 raise InputError(
@@ -143,9 +151,10 @@ class Tokenizer:
             return Tokenizer(content)
         except OSError as error:
             raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
-        except (RuntimeError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        except _DAMAGE as error:
             raise InputError(
-                f"{path} is damaged or not a SentencePiece model ({error})"
+                f"{path} is damaged or not a SentencePiece model ({error}); use "
+                "another file"
             ) from None
 
     @property
@@ -171,6 +180,27 @@ class Tokenizer:
         Only an imported model's have tags, as in Transformers.
         """
         return self._target.encode(sentences, tagged=self.renumbers)
+
+
+def _unpack(content: bytes) -> tuple[list[bytes], list[list[str]]]:
+    """Return the models and the vocabularies that `pack_tokenizer` packed.
+
+    Raises one of _DAMAGE for anything else; compressed files are not read.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{member.filename} in it is compressed")
+        models, names = [*map(archive.read, _MODELS)], archive.namelist()
+        files = [archive.read(name) for name in _VOCABULARIES if name in names]
+    vocabularies = [*map(json.loads, files)]
+    for pieces in vocabularies:
+        if not isinstance(pieces, list) or len(pieces) <= _RESERVED:
+            raise ValueError("its vocabulary is no list of pieces")
+        if not all(isinstance(piece, str) for piece in pieces):
+            raise ValueError("its vocabulary has a piece that is no text")
+        "".join(pieces).encode()  # ValueError for lone surrogates
+    return models, vocabularies
 
 
 def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -> bytes:

@@ -215,6 +215,7 @@ MISTAKES = {
         ("--source=one --reference=short", "one has 1 lines and short has 2;"),
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
+        ("--source=one --reference=blank", "all references of the text to evaluate"),
         ("--split=tset", "'tset'"),
         ("--output=new/text", NOT_THERE),
         ("--output=new.gz", "--output=new.gz would be plain text; choose another"),

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from tests.commands.runs import config_flags
 from tests.runs.test_workdir import tokenizer_of
 
 
@@ -61,6 +62,29 @@ def test_a_trained_run_is_prepared_again_only_with_its_text(
     assert "is not what they were trained on; put the text or the corpus" in complaint
     assert not (workdir / "corpus").exists()
     assert command("prepare", *toy.flags, workdir=workdir).code == 0
+
+
+def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path):
+    """Every command refuses other text, also one that would not read it."""
+
+    def paths(folder, train="train", dev="dev"):
+        given = {
+            key: f"{folder}/{name}.en,{folder}/{name}.de"
+            for key, name in (("train", train), ("dev", dev))
+        }
+        return config_flags("data", corpus="files", **given)
+
+    folder, same = toy.directory, f"{toy.directory}/../{toy.directory.name}"
+    command("prepare", *toy.flags, *paths(folder), workdir=tmp_path)
+    answer = command("prepare", *toy.flags, *paths(same), workdir=tmp_path)
+    assert "as it was prepared" in answer.err
+
+    def score(flags):
+        return command("score", *flags, "--split=dev", workdir=tmp_path).complaint
+
+    for other in paths(folder, dev="train"), paths(folder, dev="gone"):
+        assert "use another workdir" in score(other)
+    assert "no checkpoint" in score(paths(same))
 
 
 def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_path):

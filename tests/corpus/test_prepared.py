@@ -5,7 +5,9 @@ import gzip
 import io
 import json
 import logging
+import lzma
 import shutil
+import tracemalloc
 from dataclasses import fields, replace
 from itertools import chain
 
@@ -143,6 +145,20 @@ def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
         assert read(folder, **changes, **SWAPPED) == [(b, a) for a, b in expected]
 
 
+def test_blank_lines_and_lone_surrogates_are_blank_pairs(tmp_path, folder, caplog):
+    write_lines(tmp_path / "x.tsv", ["", "a\tb", " "])
+    assert read(folder, corpus="tsv", train="x.tsv") == [
+        ("", ""),
+        ("a", "b"),
+        (" ", ""),
+    ]
+    records = ['{"en": "a", "de": "b"}', r'{"en": "c\ud83d", "de": "d"}', ""]
+    write_lines(tmp_path / "x.jsonl", records)
+    pairs = [("a", "b"), ("", ""), ("", "")]
+    assert read(folder, corpus="jsonl", train="x.jsonl") == pairs
+    assert caplog.messages == ["x.jsonl: pairs with lone surrogates count as empty"]
+
+
 def test_a_directory_is_read_by_language(folder):
     assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
@@ -196,6 +212,22 @@ PLAIN = b"plain text\n" * 4
 RECORD = '{"en": "a", "de": "b"}\n'
 
 
+@pytest.mark.parametrize("ending", ["", *COMPRESS])
+def test_a_line_is_bounded_and_never_whole_in_memory(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("jaxformer.text.lines.LONGEST", 10_000)
+    monkeypatch.setattr("jaxformer.text.lines._BLOCK", 100)
+    file = tmp_path / f"x{ending}"
+    compress = COMPRESS.get(ending, bytes)
+    file.write_bytes(compress(b"one\n" + b"x" * 10_000 + b"\nthree"))
+    assert [*map(len, read_lines(file))] == [3, 10_000, 5]
+    file.write_bytes(compress(b"one\n" + b"x" * 10**7))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="line 2 has more than 10,000 bytes; split"):
+        [*read_lines(file)]
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
 def parquet_of(**columns):
     columns = {name: pyarrow.array(each, "string") for name, each in columns.items()}
     file = io.BytesIO()
@@ -209,6 +241,14 @@ DAMAGED = [
     ("x.de", b"y\n" * 10_000, r"train\.en has 9999 lines but x\.de has 10000:"),
     ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
     ("x.de", b"", r"x\.de is empty"),
+    ("x.de", GZIP, r"x\.de is gzip data; end its name in \.gz"),
+    ("x.de", bz2.compress(TEXT), r"is bzip2 data; end its name in \.bz2"),
+    ("x.de", zstd.compress(TEXT), r"is Zstandard data; end its name in \.zst"),
+    ("x.de.xz", lzma.compress(TEXT), "is xz data; decompress it with xz -d"),
+    ("x.de.gz", gzip.compress(GZIP), "is gzip data"),
+    ("x.de", "Zwei\n".encode("utf-16"), "is UTF-16; .* iconv -f UTF-16 -t UTF-8"),
+    ("x.de", "Zwei\n".encode("utf-16-be"), "is UTF-16"),
+    ("x.de", "Zwei\n".encode("utf-32"), "is UTF-32"),
     ("x.de.gz", gzip.compress(b"", mtime=0), r"x\.de\.gz is empty"),
     ("x.de.gz", GZIP[: len(GZIP) // 2], r"de\.gz .* \.gz data is damaged or cut"),
     ("x.de.gz", PLAIN, "gz data is damaged or cut short"),
@@ -218,9 +258,9 @@ DAMAGED = [
     ("x.de.zst", PLAIN, "zst data is damaged or cut short"),
     ("x.jsonl", f'{RECORD}{{"en": "a"\n'.encode(), r"x\.jsonl, line 2 is no JSON"),
     ("x.jsonl", f"{RECORD}{'[' * 100_000}".encode(), "line 2 is no JSON"),
-    ("x.jsonl", rb'{"en": "a\ud83d", "de": "b"}', "line 1: column en is not Unicode"),
     ("x.jsonl", b'{"en": "a", "de": 7}', "1: column de is 7; it must be text"),
     ("x.jsonl", b'{"en": "a", "fr": "b"}', "no column de; set data.columns .* en, fr$"),
+    ("x.tsv", b"a\tb\n \nc\n", r"x\.tsv, line 3: one column where two are needed"),
     ("x.parquet", b"no parquet", r"x\.parquet cannot be read as Parquet"),
     ("x.parquet", parquet_of(en=["a"], de=["b"])[:-20], "cannot be read as Parquet"),
     ("x.parquet", parquet_of(en=[], de=[]), "parquet is empty"),
@@ -358,7 +398,7 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     run, moved = tmp_path / "run", replace(folder, directory="moved")
     prepare(folder, run)
     before = tree(run)
-    both = rf"in {tmp_path}/text, and the text in {tmp_path}/moved"
+    both = rf"train in {tmp_path}/text, and the text train in {tmp_path}/moved"
     with pytest.raises(InputError, match=rf"{both} cannot .*no moved/train\.en"):
         prepare(moved, run)
     shutil.move(tmp_path / "text", tmp_path / "moved")
@@ -381,8 +421,37 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     monkeypatch.chdir(tmp_path / "other")
     prepare(folder, run)
     write_split(tmp_path / "other" / "text" / "val", [PAIRS[1], PAIRS[0]])
-    with pytest.raises(InputError, match=rf"and the text in {tmp_path}/other/text"):
+    with pytest.raises(
+        InputError, match=rf"and the text train in {tmp_path}/other/text"
+    ):
         prepare(folder, run)
+    assert tree(run) == before
+
+
+def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
+    run, kind = tmp_path / "run", {"corpus": "tsv", "dev": "pairs.tsv"}
+    own = replace(folder, **kind, train="pairs.tsv")
+    prepare(own, run)
+    before = tree(run)
+    for name in ("./pairs.tsv", f"{tmp_path}/pairs.tsv", "text/../pair?.tsv"):
+        config = replace(own, train=name)
+        prepare(config, run)
+        part = {"name": "a", "train": name}
+        assert config.fixed() == own.fixed()
+        assert replace(own, corpora=(part,)).fixed()["corpora"] == [
+            {"name": "a", "train": "", "dev": ""}
+        ]
+    monkeypatch.chdir(tmp_path / "text")
+    prepare(replace(own, train="../pairs.tsv", dev="../pairs.tsv"), run)
+    write_lines(tmp_path / "other.tsv", ["a\tb"])
+    with pytest.raises(InputError, match=r"and the text \.\./other\.tsv in .* differs"):
+        prepare(replace(own, train="../other.tsv", dev="../pairs.tsv"), run)
+    with pytest.raises(
+        InputError, match=r"data\.train was 'pairs\.tsv' and is now '2'"
+    ):
+        prepare(replace(own, corpus="builtin:grammar", train="2", dev="1"), run)
+    with pytest.raises(InputError, match=r"and the text gone in .* cannot be compared"):
+        prepare(replace(own, train="gone"), run)
     assert tree(run) == before
 
 
@@ -429,11 +498,15 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     [
         ("train", {}, r"train\.de has 3"),
         ("val", {}, r"val\.de has 3"),
-        ("none", {"max_length": 2}, r"no training pair is left of 4.*too_long.: 4"),
+        (
+            "none",
+            {"max_length": 2},
+            r"no training pair is left of 4.*dropped: 4 too_long;",
+        ),
         (
             "none",
             {"max_length": 2, "subword_sampling": 0.1},
-            r"no training pair is left of 4.*too_long.: 4",
+            r"no training pair is left of 4.*dropped: 4 too_long;",
         ),
     ],
 )

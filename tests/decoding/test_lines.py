@@ -246,30 +246,33 @@ def test_a_long_line_is_translated_in_parts(make_echo):
     assert len({task.seed % 2**32 for task in seen(echo)}) == 2
 
 
-TEXT = "5 6. 7.\n\n \x00\u2581\n8 9?\r\nM. 5. 10 11.\n"
+TEXT = "\n5 6. 7.\n\n \x00\u2581\n8 9?\r\nM. 5. 10 11.\n"
 
 
 @pytest.mark.parametrize(
     ("split", "sources", "text"),
     [
-        (True, ["5 6", "7", "8 9", "5 10 11"], "5 6 7\n\n\n8 9\n5 10 11"),
+        (True, ["5 6", "7", "8 9", "5 10 11"], "\n5 6 7\n\n\n8 9\n5 10 11\n"),
         (False, ["5 6 7 8 9 5 10 11"], "5 6 7 8 9 5 10 11"),
     ],
 )
 def test_a_text_is_translated_sentence_by_sentence_or_as_one_line(
     make_echo, split, sources, text
 ):
-    """Line breaks are kept, but for those at the ends; "M. 5." begins a sentence."""
+    """Line breaks are kept; "M. 5." begins a sentence."""
     echo = make_echo(split_sentences=split, seed=3)
     (found,) = echo.translate([TEXT], prefixes=["20"])
     tasks = seen(echo)[:]
     assert [" ".join(map(str, task.source[:-1])) for task in tasks] == sources
-    assert found[0].text == f"20 {text}"
+    assert found[0].text == text.replace("5", "20 5", 1)
     assert [task.prefix for task in tasks] == [[20], *[[]] * (len(sources) - 1)]
     seeds = [task.seed % 2**32 for task in tasks]
     assert seeds[0] == 3_000_009
     assert len({*seeds}) == len(sources)
-    assert echo(["", TEXT, "\n \n", "5. 6."])[1:] == [text, "", "5 6"]
+    blank = "\n\n" if split else ""
+    assert echo(["", TEXT, "\n \n", "5. 6."])[1:] == [text, blank, "5 6"]
+    tagged = {True: "\n5 6\n\n5 7\n", False: "5 6 7"}[split]
+    assert echo("\n >>5<< 6\n\n7\n") == tagged
 
 
 def test_each_sentence_is_short_enough_by_itself_and_has_the_language_code(make_echo):

@@ -86,7 +86,7 @@ def test_overlap_comes_first(clean):
 
 def test_examples_are_quoted_and_listed_with_their_lines(clean):
     overlap = finding(1)
-    overlap["examples"][0] = {**overlap["examples"][0], "train": ("b.en", 7)}
+    overlap["examples"][0] = {**overlap["examples"][0], "train": ("b\n.en", 7)}
     corpus = planted(
         clean, "train", swapped=finding(1, ("Ha\u2028llo", "word " * 90)),
         source_blank=finding(40), source_characters=finding(3, U=3),
@@ -97,7 +97,7 @@ def test_examples_are_quoted_and_listed_with_their_lines(clean):
     assert "  a.en:3, :3, :3, :3, :3 and 35 more\n" in text
     assert "  3 x U  a.en:3, :3, :3" in text
     assert '  9 x "Hallo"  a.en:3, :3, :3 and 6 more' in text
-    assert '  a.en:3 = b.en:7  "Hallo"' in text
+    assert '  a.en:3 = b\\n.en:7  "Hallo"' in text
     assert max(map(len, text.splitlines())) <= 100
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import logging
 import signal
 import subprocess
@@ -342,6 +343,34 @@ def test_a_damaged_file_is_refused(tmp_path, marian, end):
     packed = pack_tokenizer(marian.source_model, marian.target_model, marian.pieces())
     (tmp_path / "m").write_bytes(packed[:end])
     with pytest.raises(InputError, match="m is damaged or not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "m")
+
+
+WRONG = "5", "null", "{}", "[]", "[1,2,3,4,5]", '[["a"],2,3,4,5]', "[" * 100_000
+
+
+@pytest.mark.parametrize("vocabulary", [*WRONG, r'["<", "a", "b", "c", "\ud800"]'])
+def test_a_zip_with_another_vocabulary_is_refused(tmp_path, marian, vocabulary):
+    write_zip(tmp_path / "m", marian, vocabulary, zipfile.ZIP_STORED)
+    with pytest.raises(InputError, match="m is damaged or not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "m")
+
+
+def write_zip(path, tokenizer, vocabulary, compression):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("source.spm", tokenizer.source_model)
+        archive.writestr("target.spm", tokenizer.target_model)
+        archive.writestr("vocabulary.json", vocabulary)
+
+
+def test_no_tokeniser_fills_the_memory(tmp_path, marian, monkeypatch):
+    """Neither by what a zip unpacks nor by its own size."""
+    bomb = json.dumps(["<pad>", "<unk>", "<s>", "</s>", "a" * 10**7])
+    write_zip(tmp_path / "m", marian, bomb, zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match=r"source\.spm in it is compressed"):
+        Tokenizer.load(tmp_path / "m")
+    monkeypatch.setattr("jaxformer.text.tokenizer._MOST_BYTES", 99)
+    with pytest.raises(InputError, match="it has more than 99 bytes"):
         Tokenizer.load(tmp_path / "m")
 
 

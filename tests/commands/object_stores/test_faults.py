@@ -1,15 +1,18 @@
 """Stops, damage and lost connections of runs on object stores."""
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+import xxhash
+from botocore.exceptions import FlexibleChecksumError
 from filelock import FileLock
 
 from jaxformer.remote import copy as run_copy
 from jaxformer.remote import object_store
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import DamagedError, InputError
 from jaxformer.system.files import CHECKSUMS
 from tests.commands.object_stores.conftest import SCHEMES, names_in
 from tests.commands.runs import config_flags
@@ -30,7 +33,7 @@ def test_nothing_half_written_is_read(command, own, stores, move, scheme, toy):
     refused = command("translate", "--checkpoint=75", workdir=half, stdin=toy.test)
     assert refused.complaint.startswith(
         f"checkpoint {half}/checkpoints/75 is damaged ({half}/{name} is damaged: it "
-        "does not have its checksum in XXH128SUMS; put a copy back"
+        "does not have its checksum, read 3 times; put a copy back"
     )
     assert command("translate", "--checkpoint=50", workdir=half, stdin=["bo"]).lines
 
@@ -70,6 +73,48 @@ def test_a_lost_connection_is_repeated_then_one_line(
         "ConnectionError: unreachable; check the connection, the bucket and the "
         "credentials, then repeat the command\n"
     )
+
+
+class Flipping:
+    """A file system of which some requests for files come damaged."""
+
+    def __init__(self, files, failures):
+        self.files, self.failures = files, failures
+
+    def __getattr__(self, name):
+        return getattr(self.files, name)
+
+    def _fails(self):
+        self.failures -= 1
+        return self.failures >= 0
+
+    def cat_file(self, url):
+        if self._fails():
+            raise FlexibleChecksumError(error_msg="Expected checksum a, not b")
+        return self.files.cat_file(url)
+
+    def open(self, url, mode):
+        content = self.files.cat_file(url)
+        return io.BytesIO(b"flipped" if self._fails() else content)
+
+
+@pytest.mark.parametrize("name", [None, "corpus/report.json"])
+def test_what_comes_damaged_is_read_again(
+    published, stores, monkeypatch, tmp_path, move, name
+):
+    """By the checksums of a folder, or else by that of the store."""
+    for failures in (2, 3):
+        files = Flipping(stores["s3"], failures)
+        monkeypatch.setattr(object_store, "file_system", lambda _, files=files: files)
+        store, file = object_store.Store("s3://bucket/toy"), tmp_path / "file"
+        content = stores["s3"].cat_file(store.at(name or "config.json"))
+        digest = xxhash.xxh3_128_hexdigest(content) if name else ""
+        if failures < 3:
+            store.get(name or "config.json", file, digest)
+            assert file.read_bytes() == content
+        else:
+            with pytest.raises(DamagedError, match=r"is damaged: .* read 3 times; put"):
+                store.get(name or "config.json", file, digest)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""Tests of the cards of exports: a user's text is text there, and never code."""
+
+import ast
+import dataclasses
+import re
+
+import pytest
+
+from jaxformer.exports.model_card import Facts, TextScores, write_card
+from jaxformer.exports.parameters import in_markdown
+from jaxformer.runs.config_files import parse_config, read_config_file
+from tests.exports.conftest import OPTIONS
+
+TAG = '>>"+exit(),"<<'
+NASTY = "de\n---\n# x\u202e|`<img>\x1b[31m"
+ESCAPED = r"de\\n---\\n# x\\u202e\|\`\<img\>\\x1b\[31m"
+
+
+def test_text_of_users_stays_text(tmp_path):
+    cards = pytest.importorskip("huggingface_hub", reason="extra `export`")
+    config = parse_config(read_config_file("demo"))
+    data = dataclasses.replace(config.data, tag=TAG, target_language=NASTY)
+    config = dataclasses.replace(config, data=data)
+    scores = [TextScores(NASTY, "test", {"bleu": (1.0, "a|b")})]
+    write_card(tmp_path, config, {}, OPTIONS, Facts({}, scores, license=NASTY))
+    text = (tmp_path / "README.md").read_text()
+    card = cards.ModelCard(text)
+    assert (card.data.license, card.data.eval_results[0].dataset_name) == (NASTY,) * 2
+    assert f"# en-{ESCAPED}\n" in card.text
+    assert f"| {ESCAPED} | test | BLEU | 1.00 | a\\|b |" in card.text
+    assert card.text.rstrip().endswith(f"## Licence\n\n{ESCAPED}")
+    (found,) = ast.parse(re.search("^texts = .*", text, re.M)[0]).body
+    assert ast.literal_eval(found.value) == [f"{TAG} A sentence to translate."]
+
+
+def test_text_of_users_is_escaped_for_markdown():
+    assert in_markdown("wmt14_translate/de-en") == "wmt14_translate/de-en"
+    assert in_markdown(NASTY) == ESCAPED
