@@ -17,7 +17,7 @@ from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.parts import best_texts
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
+from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu, make_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
@@ -139,9 +139,11 @@ class Evaluator:
     ) -> None:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
 
-        `make_translator` is called once, with the first parameters.
+        `make_translator` is called once, with the first parameters. Raises InputError
+        if a package for the target language is missing.
         """
         self.text, self._data = text, config.data
+        make_bleu(config.data.target_language)  # refused or warned of before training
         self._score_pairs = PairScorer(model, config, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
         self.translator: Translator | None = None  # created by the first call
