@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from jaxformer.decoding.engine import Engine
-from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.parts import Hypothesis, warn_of_copies
 from jaxformer.decoding.text_pipeline import OfParts, TextTasks
 from jaxformer.decoding.translator import Translator
 
@@ -84,7 +84,9 @@ class RequestQueue:
             found[index] = parts
             if len(found) == len(texts):
                 every = [found[number] for number in range(len(texts))]
-                done(self.text.joined(texts, every))
+                joined = self.text.joined(texts, every)
+                warn_of_copies(joined)
+                done(joined)
 
         before, lengths = 0, (len(t.source) for text in texts for t in text.tasks)
         is_large = sum(lengths) > SMALL_REQUEST

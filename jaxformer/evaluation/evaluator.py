@@ -15,7 +15,7 @@ from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.all_processes import translate_all
-from jaxformer.decoding.parts import best_texts
+from jaxformer.decoding.parts import best_texts, warn_of_copies
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu, make_bleu
 from jaxformer.models.sequence_model import Model
@@ -157,6 +157,7 @@ class Evaluator:
             else:
                 self.translator.params = [params]
             found = translate_all(self.translator, sentences, self._check_stop)
+        warn_of_copies(found)
         return best_texts(found)
 
     def release(self) -> None:
