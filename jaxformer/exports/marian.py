@@ -2,8 +2,9 @@
 
 `MarianMTModel.from_pretrained(folder)` computes our logits within 1e-4, and
 `MarianTokenizer.from_pretrained(folder)` gives our ids for text that is in NFC, has
-single spaces and does not begin with ">>". `jaxformer.exports.marian_import` is the
-exact inverse: parameters are permuted and multiplied by powers of two.
+single spaces and does not begin with ">>"; the program of the model card prepares any
+text so. `jaxformer.exports.marian_import` is the exact inverse: parameters are permuted
+and multiplied by powers of two.
 
 Order. Marian's sinusoids have all sines before all cosines; section 3.5 interleaves
 them. So on every axis of size d_model our columns 0, 2, 4, ... become the first half

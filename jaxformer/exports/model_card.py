@@ -1,5 +1,6 @@
 """The model card of an export for Hugging Face: README.md with YAML front matter."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from jaxformer import __version__
 from jaxformer.config.data import DataConfig, base_language
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports import parameters
+from jaxformer.exports import parameters, program
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.system.errors import packages_of
 
@@ -102,8 +103,9 @@ def write_card(
                 for name, data in datas.items()
             ],
             texts=facts.scores,
+            program=program.SOURCE,
             metrics=_METRICS,
-            tag=f"{config.data.only_tag} ".lstrip(),
+            tag=json.dumps(config.data.only_tag),
             options=options,
             licence=facts.license
             or "Not stated. Ask the author before you use the model.",

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxformer.exports import program
 from jaxformer.exports.marian import stream_scale
 from jaxformer.exports.marian_import import read_marian
 from jaxformer.system.errors import InputError
@@ -15,6 +16,7 @@ from tests.exports.conftest import (
     UNTIED,
     assert_transformers_agrees,
     log_probabilities,
+    odd_lines,
     sources_of,
     tokenizer_of,
 )
@@ -95,6 +97,9 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     ids = tokenizer.encode(text)
     assert transformers("encode", folder, text) == ids
     assert transformers("encode", folder, text, side="text_target") == ids
+    odd = odd_lines(["man", "größte", " "], 400)
+    prepared = [" " + program.normalise(line) for line in odd]  # as the card does
+    assert transformers("encode", folder, prepared) == tokenizer.encode(odd)
     for row, sentence in zip(ids, TEXT, strict=False):
         answer = [BOS, *row, PAD, PAD]
         assert transformers("decode", folder, answer) == sentence
