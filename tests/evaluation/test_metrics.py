@@ -237,7 +237,7 @@ def test_equal_translations_do_not_differ():
     for found in compare([OURS, list(OURS), spaced], TEXT):
         for comparison in found.values():
             assert comparison.difference == 0
-            assert comparison.bootstrap_p == comparison.randomisation_p == 1
+            assert comparison.randomisation_p == 1
 
 
 @pytest.mark.parametrize("differ", [1, 2, 3])
@@ -252,6 +252,14 @@ def test_a_difference_in_few_sentences_may_be_chance(differ):
         assert comparison.randomisation_p == pytest.approx(2 * 0.5**differ, abs=0.01)
 
 
+def test_equally_good_systems_differ_by_chance():
+    """The p-value of sacreBLEU's paired bootstrap is 0.02 for BLEU."""
+    (found,) = compare([spoil(TEXT, 0.3, seed) for seed in (112, 113)], TEXT)
+    for comparison in found.values():
+        values = comparison._asdict()
+        assert min(values[name] for name in values if name.endswith("_p")) > 0.05
+
+
 def test_each_system_is_compared_with_the_first_one_only():
     systems = [spoil(TEXT, share, seed=3) for share in (0.4, 0.7, 0.1)]
     together = compare(systems, TEXT)
@@ -259,9 +267,7 @@ def test_each_system_is_compared_with_the_first_one_only():
         assert [found] == compare([systems[0], other], TEXT)
         for comparison in found.values():
             assert sign * comparison.difference > 10
-            assert comparison.bootstrap_p < 0.01
             assert comparison.randomisation_p < 0.01
-            assert "bs:100" in comparison.bootstrap_signature
             assert "ar:200" in comparison.randomisation_signature
 
 
