@@ -15,7 +15,7 @@ epsilon). With an input c times as large it adds 1e-5 / c^2 to our variance. So 
 the first and the last norm of a stack, parameters that write to the residual stream are
 multiplied by c, and those that read it divided by c. c is the power of two nearest to
 sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm keeps 1e-5,
-because positions cannot be scaled.
+because positions cannot be scaled. So a larger epsilon than 1e-5 is refused.
 """
 
 import json
@@ -32,7 +32,7 @@ from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.system.errors import packages_of
+from jaxformer.system.errors import InputError, packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 Fields = Mapping[str, Any]  # of a `TransformerConfig`
@@ -156,6 +156,12 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "d_k": (head_size,),
         "d_v": (head_size,),
     })  # fmt: skip
+    if config.layer_norm_epsilon > LAYER_NORM_EPSILON:
+        raise InputError(
+            "Marian's layout cannot hold a model with model.layer_norm_epsilon="
+            f"{config.layer_norm_epsilon}, only with {LAYER_NORM_EPSILON} or less; "
+            "export to another format"
+        )
     left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
     order = sines_first(config.d_model)
     bias = left.pop("logits_bias", np.zeros(len(left["embedding"]), np.float32))

@@ -27,8 +27,10 @@ VARIANTS = {
     "paper": {},
     "one layer, small epsilon": {"layers": 1, "layer_norm_epsilon": 1e-8},
     "deep encoder, odd heads": {"encoder_layers": 3, "d_model": 18, "d_k": 9, "d_v": 9},
-    "biases": {"biases": "all", "activation": "swish"},
-}
+    "biases, epsilon between": {
+        "biases": "all", "activation": "swish", "layer_norm_epsilon": 5.1e-6,
+    },
+}  # fmt: skip
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
     "Zwei Hunde laufen über die größte Straße; „schnell“.",
@@ -140,6 +142,7 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
         ({"encoder_projected_keys": 9}, r"encoder_projected_keys=9, only with None"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
+        ({"layer_norm_epsilon": 1.1e-5}, r"epsilon=1\.1e-05, only with 1e-05 or less"),
     ],
 )
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):
