@@ -19,23 +19,14 @@ logger = logging.getLogger(__name__)
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
 
 
-@functools.cache
 def base_language(code: str) -> str:
-    """Return the shortest code of a language: "zh" for zh-CN, zho_Hans and cmn.
-
-    Logs once that an unknown code is taken as it is.
-    """
-    return _language(code)[0]
+    """Return the shortest code of a language: "zh" for zh-CN, zho_Hans and cmn."""
+    return language_and_script(code)[0]
 
 
 @functools.cache
-def script_of(code: str) -> str:
-    """Return the script of a language, "Hans" for zh; "Latn" for an unknown code."""
-    return _language(code)[1]
-
-
-@functools.cache
-def _language(code: str) -> tuple[str, str]:
+def language_and_script(code: str) -> tuple[str, str]:
+    """Return "zh" and "Hans" for zh-CN; logs once that a code is unknown."""
     from langcodes import Language, standardize_tag, tag_is_valid  # --help needs none
 
     if tag_is_valid(code):
@@ -65,9 +56,7 @@ class DataConfig(Section, name="data"):
         '"text.de"). Empty: named as the languages, at the top or in "translation".',
     )
     source_language: str = setting('ISO 639 code of the source, such as "en" or "eng".')
-    target_language: str = setting(
-        'ISO 639 code of the target, such as "de" or "zho_Hant".'
-    )
+    target_language: str = setting('ISO 639 code of the target, such as "de" or "deu".')
     directory: str = setting(
         'Folder of a "directory" corpus, or of TensorFlow Datasets; empty: its own.',
         free=True,

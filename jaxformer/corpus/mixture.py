@@ -32,10 +32,7 @@ class DrawnPairs(NamedTuple):
     count: int
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """First and last place, in the order of ranks, that each draw may take.
-
-        Place n is place 0 again.
-        """
+        """First and last place, by rank, of each draw; place n is place 0 again."""
         edges = self._edges(0), self._edges(len(self.ranks) - 1)
         return edges[0][:-1], edges[1][1:] - 1
 

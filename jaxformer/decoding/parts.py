@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -89,13 +89,11 @@ def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
     return [hypotheses[0].text for hypotheses in found]
 
 
-def warn_of_copies(found: Iterable[Sequence[Hypothesis]]) -> None:
-    """Log how many texts are copied, if any, since the vocabulary lacks them."""
+def warn_of_copies(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """Log how many texts are copied, if any; return `found`."""
     if copies := sum(hypotheses[0].is_copy for hypotheses in found):
-        logger.warning(
-            "texts that are copied, since the vocabulary has none of their characters: "
-            "%d", copies,
-        )  # fmt: skip
+        logger.warning("texts without a known character, copied: %d", copies)
+    return found
 
 
 def hypotheses_of(

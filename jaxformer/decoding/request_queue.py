@@ -84,9 +84,7 @@ class RequestQueue:
             found[index] = parts
             if len(found) == len(texts):
                 every = [found[number] for number in range(len(texts))]
-                joined = self.text.joined(texts, every)
-                warn_of_copies(joined)
-                done(joined)
+                done(warn_of_copies(self.text.joined(texts, every)))
 
         before, lengths = 0, (len(t.source) for text in texts for t in text.tasks)
         is_large = sum(lengths) > SMALL_REQUEST

@@ -71,7 +71,7 @@ class TextTasks(NamedTuple):
 
     tasks: list[Task]
     sizes: list[int]
-    copies: Mapping[int, str]
+    copies: Mapping[int, list[Hypothesis]]
 
     @property
     def longest(self) -> int:
@@ -181,11 +181,11 @@ class TextPipeline:
             phrases, self.tokenizer.encode_target, line=number + 1,
             parts=sum(map(len, parts)), prefix=begin, most=self._most,
         )  # fmt: skip
-        copies: dict[int, str] = {}
+        copies = {}
         for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
             is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
             if is_unknown(ids) and not (begin or found) and is_unknown(*encode([own])):
-                copies[part] = own
+                copies[part] = [Hypothesis(own, 0.0, 0.0, 0)]
                 continue
             limit = max(len(ids) + options.extra_length, needed, options.min_length)
             limit = min(limit, self._most)
@@ -226,10 +226,7 @@ class TextPipeline:
         left = iter([each[: self.options.n_best] for each in parts])
         return [
             self._distinct(joined([
-                [Hypothesis(text.copies[part], 0.0, 0.0, 0)]
-                if part in text.copies
-                else next(left)
-                for part in range(sum(text.sizes))
+                text.copies.get(part) or next(left) for part in range(sum(text.sizes))
             ], text.sizes))
             for text in texts
         ]  # fmt: skip

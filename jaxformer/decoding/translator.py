@@ -121,9 +121,7 @@ class Translator:
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
         found = self.translate_texts(numbered(sentences, prefixes, phrases))
-        every = [hypotheses for _, hypotheses in sorted(found)]
-        warn_of_copies(every)
-        return every
+        return warn_of_copies([hypotheses for _, hypotheses in sorted(found)])
 
     def translate_texts(
         self,

@@ -157,8 +157,7 @@ class Evaluator:
             else:
                 self.translator.params = [params]
             found = translate_all(self.translator, sentences, self._check_stop)
-        warn_of_copies(found)
-        return best_texts(found)
+        return best_texts(warn_of_copies(found))
 
     def release(self) -> None:
         """Drop what the translator holds on the devices until the next call."""

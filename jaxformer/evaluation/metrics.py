@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from jaxformer.config.data import base_language, script_of
+from jaxformer.config.data import base_language, language_and_script
 from jaxformer.system.errors import InputError
 
 Triple = tuple[str, str, str]  # a source, its translation and a reference
@@ -93,9 +93,9 @@ def every_bleu(
     does.
     """
     require_pairs(hypotheses, references)
-    pair, script = (hypotheses, references), script_of(target_language)
+    pair = hypotheses, references
     systems = [("sacreBLEU", {}, pair, "")]
-    if script not in TOKENIZERS:
+    if language_and_script(target_language)[1] not in TOKENIZERS:
         tokens = [moses_tokens(side, target_language) for side in pair]
         split = [split_tokens(side, target_language) for side in pair]
         note = f"|moses:sacremoses-{version('sacremoses')}"
@@ -133,10 +133,9 @@ def make_bleu(target_language: str, **options: str | bool) -> BLEU:
 
     `options` are of `BLEU`, such as lowercase=True.
     """
-    language = base_language(target_language)
-    own = {"tokenize": TOKENIZERS.get(script_of(target_language))}
+    language, script = language_and_script(target_language)
     try:
-        return BLEU(**own | options)
+        return BLEU(**{"tokenize": TOKENIZERS.get(script), **options})
     except RuntimeError as error:
         raise InputError(
             f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "

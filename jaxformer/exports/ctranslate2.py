@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports import parameters, program
+from jaxformer.exports import parameters
 from jaxformer.models.layers import sinusoidal_positions
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
@@ -67,7 +67,7 @@ def write_ctranslate2(
     files = parameters.write_tokenizer(folder, tokenizer)
     readme = Template(parameters.template("ctranslate2.md")).substitute(
         vars(options) | files,
-        program=program.SOURCE,
+        program=parameters.template("program.txt").strip(),
         vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
         vocabulary_file=vocabularies[0],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),

@@ -32,7 +32,7 @@ from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.system.errors import InputError, packages_of
+from jaxformer.system.errors import packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 Fields = Mapping[str, Any]  # of a `TransformerConfig`
@@ -155,13 +155,8 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "activation": ("relu", "swish"),
         "d_k": (head_size,),
         "d_v": (head_size,),
+        "layer_norm_epsilon": (min(config.layer_norm_epsilon, LAYER_NORM_EPSILON),),
     })  # fmt: skip
-    if config.layer_norm_epsilon > LAYER_NORM_EPSILON:
-        raise InputError(
-            "Marian's layout cannot hold a model with model.layer_norm_epsilon="
-            f"{config.layer_norm_epsilon}, only with {LAYER_NORM_EPSILON} or less; "
-            "export to another format"
-        )
     left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
     order = sines_first(config.d_model)
     bias = left.pop("logits_bias", np.zeros(len(left["embedding"]), np.float32))

@@ -9,7 +9,7 @@ from jaxformer import __version__
 from jaxformer.config.data import DataConfig, base_language
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports import parameters, program
+from jaxformer.exports import parameters
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.system.errors import packages_of
 
@@ -103,7 +103,7 @@ def write_card(
                 for name, data in datas.items()
             ],
             texts=facts.scores,
-            program=program.SOURCE,
+            program=parameters.template("program.txt").strip(),
             metrics=_METRICS,
             tag=json.dumps(config.data.only_tag),
             options=options,

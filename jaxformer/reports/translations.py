@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxformer.config.data import script_of
+from jaxformer.config.data import language_and_script
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance
@@ -80,7 +80,7 @@ def describe_translations(
 
 def unit_of(language: str) -> str:
     """Return the unit of lengths in this language: words or characters."""
-    return "characters" if script_of(language) in UNSPACED else "words"
+    return "characters" if language_and_script(language)[1] in UNSPACED else "words"
 
 
 def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
