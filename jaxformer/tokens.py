@@ -43,6 +43,9 @@ class AnyTokenizer(Protocol):
     def language_code(self, text: str) -> str:
         """Return the tag, a piece such as ">>fra<<", that begins a source, or ""."""
 
+    def is_unknown(self, ids: Sequence[int]) -> bool:
+        """Return whether a source that is not blank has only UNK, a tag and spaces."""
+
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> "np.ndarray":
     """Stack ids of different lengths: int32 [rows, length], padded with PAD."""

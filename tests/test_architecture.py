@@ -97,6 +97,7 @@ DOORS = {
     "comet": "evaluation.comet_process",
     "py3langid": "text.languages",
     "sentencex": "decoding.parts",
+    "langcodes": "config.data",
     "altair": "reports",
     "jinja2": "reports.page",
     "vl_convert": "reports.page",

@@ -15,7 +15,7 @@ from pathlib import Path
 from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
-from jaxformer.decoding.parts import Hypothesis, best_texts
+from jaxformer.decoding.parts import Hypothesis, best_texts, warn_of_copies
 from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
@@ -62,6 +62,7 @@ def run(
 ) -> None:
     """Translate standard input line by line; a blank line stays blank.
 
+    A line without a character of the vocabulary is copied, and a warning counts them.
     Of several processes the first one reads and writes, and all translate.
     """
     run = of_tag(open_run(workdir, config, models.dtype), options.tag)
@@ -77,10 +78,11 @@ def run(
     if phrases:
         lines = read_each(phrases, count)
         given["phrases"] = (line.split("\t") for line in lines)
-    translated = 0
+    translated, copies = 0, []
     for block in blocks:
         own = {name: list(islice(each, len(block))) for name, each in given.items()}
         found = translate_all(translator, block, **own, first=translated)
+        copies += [hypotheses for hypotheses in found if hypotheses[0].is_copy]
         written = best_texts(found)
         if in_json:
             written = [
@@ -89,3 +91,4 @@ def run(
             ]
         print_lines(written)
         translated += len(block)
+    warn_of_copies(copies)

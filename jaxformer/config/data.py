@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,29 @@ from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.tokens import require_plain
 
+logger = logging.getLogger(__name__)
+
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
 
 
 def base_language(code: str) -> str:
-    """Return a language code without its region: "zh" for "zh-CN" and "zh_TW"."""
-    return re.split("[-_]", code)[0].lower()
+    """Return the shortest code of a language: "zh" for zh-CN, zho_Hans and cmn."""
+    return language_and_script(code)[0]
+
+
+@functools.cache
+def language_and_script(code: str) -> tuple[str, str]:
+    """Return "zh" and "Hans" for zh-CN; logs once that a code is unknown."""
+    from langcodes import Language, standardize_tag, tag_is_valid  # --help needs none
+
+    if tag_is_valid(code):
+        language = Language.get(standardize_tag(code, macro=True)).maximize()
+        return language.language, language.script
+    logger.warning(
+        "%r is no language code of ISO 639; its text is handled as English is, such as "
+        "by sacreBLEU's tokeniser 13a. Write a code such as de, deu or zho_Hans", code,
+    )  # fmt: skip
+    return re.split("[-_]", code)[0].lower(), "Latn"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +55,8 @@ class DataConfig(Section, name="data"):
         'Source and target column of "jsonl" and "parquet", such as ("text.en", '
         '"text.de"). Empty: named as the languages, at the top or in "translation".',
     )
-    source_language: str = setting('ISO code of the source language, such as "en".')
-    target_language: str = setting('ISO code of the target language, such as "de".')
+    source_language: str = setting('ISO 639 code of the source, such as "en" or "eng".')
+    target_language: str = setting('ISO 639 code of the target, such as "de" or "deu".')
     directory: str = setting(
         'Folder of a "directory" corpus, or of TensorFlow Datasets; empty: its own.',
         free=True,

@@ -1,9 +1,11 @@
 """Which pairs of several corpora an epoch has: each corpus by its weight.
 
 Of a corpus of weight 2.25, an epoch has every pair twice and a quarter of the pairs a
-third time. This quarter is drawn anew for each epoch, with equal chances. Each slot for
-a drawn pair has the room of the longest pair that it may hold, so that the rows of a
-plan are the same in all epochs; the pairs of a slot have nearly the same lengths.
+third time. This quarter is drawn anew for each epoch, with equal chances: the pairs are
+sorted by length and cut, at a random place, into equal strata, and each gives a random
+pair. So an epoch has short and long pairs in proportion. Each slot for a drawn pair has
+the room of the longest pair that it may hold, so that the rows of a plan are the same
+in all epochs; the pairs of a slot have nearly the same lengths.
 """
 
 from collections.abc import Sequence
@@ -30,16 +32,23 @@ class DrawnPairs(NamedTuple):
     count: int
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """First and last place, in the order of ranks, that each draw may take."""
-        steps = np.arange(self.count, dtype=np.int64) * len(self.ranks)
-        return steps // self.count, (steps + len(self.ranks) - 1) // self.count
+        """First and last place, by rank, of each draw; place n is place 0 again."""
+        edges = self._edges(0), self._edges(len(self.ranks) - 1)
+        return edges[0][:-1], edges[1][1:] - 1
 
     def pairs(self, bits: np.random.BitGenerator) -> np.ndarray:
         """Draw, each pair with the chance count / n, and none twice: int64 [count]."""
         n = len(self.ranks)
-        shift = int(bits.random_raw()) * n >> 64  # 0 ... n - 1
-        places = (np.arange(self.count, dtype=np.int64) * n + shift) // self.count
+        edges = self._edges(int(bits.random_raw()) * n >> 64)
+        random = bits.random_raw(self.count) >> np.uint64(32)
+        within = random * np.diff(edges).astype(np.uint64) >> np.uint64(32)
+        places = (edges[:-1] + within.astype(np.int64)) % n
         return self.begin + shuffle_within(self.ranks, bits)[places]
+
+    def _edges(self, shift: int) -> np.ndarray:
+        """Begin of each stratum and end of the last, int64 [count + 1]; shift < n."""
+        steps = np.arange(self.count + 1, dtype=np.int64) * len(self.ranks)
+        return (steps + shift) // self.count
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +98,7 @@ def make_mixture(
         rooms = [side[repeated]]
         for draw in draws:
             ordered = side[draw.begin + np.argsort(draw.ranks, kind="stable")]
-            rooms.append(largest_between(ordered, *draw.bounds()))
+            rooms.append(largest_between(np.tile(ordered, 2), *draw.bounds()))
         lengths.append(np.concatenate(rooms).astype(np.int32))
     return Mixture(tuple(lengths), repeated, tuple(draws), tuple(tokens.tolist()))
 

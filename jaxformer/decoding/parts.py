@@ -43,7 +43,8 @@ class Hypothesis(NamedTuple):
     """A translation and its probability under the model.
 
     Both sides end each part with the end of sentence, a piece of its own. A blank text
-    has no parts, log P = 0 and no tokens.
+    has no parts, log P = 0 and no tokens. So has a text that is copied, since the
+    vocabulary has none of its characters.
     """
 
     text: str
@@ -52,6 +53,11 @@ class Hypothesis(NamedTuple):
     tokens: int  # ends of sentence included
     source_pieces: Sequence[str] = ()  # what was translated
     pieces: Sequence[str] = ()  # what was found; `Translator.score` takes both
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the whole text is copied from the source."""
+        return not self.tokens and bool(self.text.strip())
 
     def summary(self) -> dict[str, str | float]:
         """Return all fields except the pieces."""
@@ -81,6 +87,13 @@ def one_each(
 def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
     """The best translation of each sentence."""
     return [hypotheses[0].text for hypotheses in found]
+
+
+def warn_of_copies(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """Log how many texts are copied, if any; return `found`."""
+    if copies := sum(hypotheses[0].is_copy for hypotheses in found):
+        logger.warning("texts without a known character, copied: %d", copies)
+    return found
 
 
 def hypotheses_of(

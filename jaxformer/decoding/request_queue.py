@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.parts import Hypothesis, warn_of_copies
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.text_pipeline import OfParts, TextTasks
 from jaxformer.decoding.translator import Translator
@@ -89,7 +89,7 @@ class RequestQueue:
             found[index] = parts
             if len(found) == len(texts):
                 every = [found[number] for number in range(len(texts))]
-                done(self.text.joined(texts, every))
+                done(warn_of_copies(self.text.joined(texts, every)))
 
         def report(task: Task, result: SearchResult) -> None:
             try:

@@ -9,8 +9,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxformer.decoding.engine import Task
@@ -65,10 +64,14 @@ def numbered(
 
 
 class TextTasks(NamedTuple):
-    """The parts of a text, and how many each of its lines has."""
+    """The parts of a text, and how many each of its lines has.
+
+    Parts that are copied, by their place among all parts, have no task.
+    """
 
     tasks: list[Task]
     sizes: list[int]
+    copies: Mapping[int, list[Hypothesis]]
 
     @property
     def longest(self) -> int:
@@ -178,7 +181,12 @@ class TextPipeline:
             phrases, self.tokenizer.encode_target, line=number + 1,
             parts=sum(map(len, parts)), prefix=begin, most=self._most,
         )  # fmt: skip
+        copies = {}
         for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
+            is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
+            if is_unknown(ids) and not (begin or found) and is_unknown(*encode([own])):
+                copies[part] = [Hypothesis(own, 0.0, 0.0, 0)]
+                continue
             limit = max(len(ids) + options.extra_length, needed, options.min_length)
             limit = min(limit, self._most)
             least = min(options.min_length, limit)
@@ -186,7 +194,7 @@ class TextPipeline:
             given = {"phrases": found, "text": tag + own}
             tasks.append(Task(ids, limit, least, begin, seed, **given))
             begin, needed = [], 0  # the first part alone has the prefix
-        return TextTasks(tasks, list(map(len, parts)))
+        return TextTasks(tasks, list(map(len, parts)), copies)
 
     def reporting(
         self, tasks: Sequence[Task], done: Callable[[OfParts], None]
@@ -217,9 +225,11 @@ class TextPipeline:
             parts = self._choose(sources, parts)
         left = iter([each[: self.options.n_best] for each in parts])
         return [
-            self._distinct(joined([*islice(left, len(text.tasks))], text.sizes))
+            self._distinct(joined([
+                text.copies.get(part) or next(left) for part in range(sum(text.sizes))
+            ], text.sizes))
             for text in texts
-        ]
+        ]  # fmt: skip
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Keep the first hypothesis of each text; samples may repeat a text."""

@@ -11,7 +11,13 @@ import jax
 from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import Choose, Hypothesis, best_texts, require_numbers
+from jaxformer.decoding.parts import (
+    Choose,
+    Hypothesis,
+    best_texts,
+    require_numbers,
+    warn_of_copies,
+)
 from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.decoding.text_pipeline import (
     NumberedText,
@@ -88,7 +94,8 @@ class Translator:
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
 
-        A blank text stays blank.
+        A blank text stays blank. A text without a character of the vocabulary is
+        copied, with a warning.
         """
         if isinstance(sentences, str):
             return self([sentences])[0]
@@ -114,7 +121,7 @@ class Translator:
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
         found = self.translate_texts(numbered(sentences, prefixes, phrases))
-        return [hypotheses for _, hypotheses in sorted(found)]
+        return warn_of_copies([hypotheses for _, hypotheses in sorted(found)])
 
     def translate_texts(
         self,

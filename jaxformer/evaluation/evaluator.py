@@ -15,9 +15,9 @@ from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.decoding.all_processes import translate_all
-from jaxformer.decoding.parts import best_texts
+from jaxformer.decoding.parts import best_texts, warn_of_copies
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu
+from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu, make_bleu
 from jaxformer.models.sequence_model import Model
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError, printable
@@ -140,7 +140,7 @@ class Evaluator:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
 
         `make_translator` is called once, with the first parameters. Raises InputError
-        if all references are blank.
+        if all references are blank, or a package for the target language is missing.
         """
         if not any(map(str.strip, text.references)):
             raise InputError(
@@ -148,6 +148,7 @@ class Evaluator:
                 "sources"
             )
         self.text, self._data = text, config.data
+        make_bleu(config.data.target_language)  # refused or warned of before training
         self._score_pairs = PairScorer(model, config, pairs)
         self._make_translator, self._check_stop = make_translator, check_stop
         self.translator: Translator | None = None  # created by the first call
@@ -161,7 +162,7 @@ class Evaluator:
             else:
                 self.translator.params = [params]
             found = translate_all(self.translator, sentences, self._check_stop)
-        return best_texts(found)
+        return best_texts(warn_of_copies(found))
 
     def release(self) -> None:
         """Drop what the translator holds on the devices until the next call."""

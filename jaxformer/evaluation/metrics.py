@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from jaxformer.config.data import base_language
+from jaxformer.config.data import base_language, language_and_script
 from jaxformer.system.errors import InputError
 
 Triple = tuple[str, str, str]  # a source, its translation and a reference
@@ -41,9 +41,9 @@ def corpus_scores(
 ) -> Scores:
     """Score detokenised translations against one reference each.
 
-    sacreBLEU's tokeniser follows the target language: its own for zh, ja and ko (also
-    written zh-CN, zh_TW), 13a for all others. Raises InputError if the counts differ,
-    if there is no text, or if the tokeniser's package is not installed.
+    sacreBLEU's tokeniser follows the script of the target language (TOKENIZERS), and is
+    13a for all others. Raises InputError if the counts differ, if there is no text, or
+    if the tokeniser's package is not installed.
     """
     require_pairs(hypotheses, references)
     bleus = [make_bleu(target_language, lowercase=case) for case in (False, True)]
@@ -64,13 +64,21 @@ class Score(NamedTuple):
 
 # The scorers of published BLEU, and who uses each.
 SCORERS = {
-    "sacreBLEU": "papers since about 2019; 13a, or the tokeniser of zh, ja and ko",
+    "sacreBLEU": "papers since about 2019; 13a, or that of TOKENIZERS",
     "sacreBLEU lower-cased": "the same, case ignored",
     "sacreBLEU intl": "the same, split at every Unicode punctuation mark",
     "sacreBLEU intl lower-cased": "tensor2tensor's own reports",
     "Moses tokens": "papers before 2019: multi-bleu.perl",
     "Moses tokens lower-cased": "papers on Multi30k",
     "Moses tokens, compounds split": "this paper and others on WMT 2014 German",
+}
+# sacreBLEU's tokenisers of scripts that 13a does not split into words. For scripts
+# without spaces and without a tokeniser, each character is a token.
+TOKENIZERS = {
+    **dict.fromkeys(("Hans", "Hant", "Hani"), "zh"),
+    "Jpan": "ja-mecab",
+    "Kore": "ko-mecab",
+    **dict.fromkeys(("Thai", "Laoo", "Khmr", "Mymr", "Tibt"), "char"),
 }
 # multi-bleu.perl takes tokens and does not smooth.
 _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
@@ -81,13 +89,13 @@ def every_bleu(
 ) -> list[Score]:
     """BLEU of detokenised translations under each scorer of SCORERS that applies.
 
-    For zh, ja and ko only sacreBLEU's own tokeniser applies. Raises InputError as
-    `corpus_scores` does.
+    For scripts of TOKENIZERS only theirs applies. Raises InputError as `corpus_scores`
+    does.
     """
     require_pairs(hypotheses, references)
-    pair, own = (hypotheses, references), make_bleu(target_language)
-    systems = [("sacreBLEU", {"trg_lang": own.trg_lang}, pair, "")]
-    if own.tokenizer_signature == "13a":
+    pair = hypotheses, references
+    systems = [("sacreBLEU", {}, pair, "")]
+    if language_and_script(target_language)[1] not in TOKENIZERS:
         tokens = [moses_tokens(side, target_language) for side in pair]
         split = [split_tokens(side, target_language) for side in pair]
         note = f"|moses:sacremoses-{version('sacremoses')}"
@@ -101,7 +109,7 @@ def every_bleu(
     for name, options, (translated, expected), note in systems:
         for case in ("", " lower-cased"):
             if name + case in SCORERS:
-                bleu = BLEU(**options, lowercase=bool(case))
+                bleu = make_bleu(target_language, **options, lowercase=bool(case))
                 value = bleu.corpus_score(translated, [expected]).score
                 scores.append(
                     Score(name + case, value, f"{bleu.get_signature()}{note}")
@@ -120,14 +128,14 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise InputError("there are no translations to score; the input is empty")
 
 
-def make_bleu(target_language: str, **options: bool) -> BLEU:
+def make_bleu(target_language: str, **options: str | bool) -> BLEU:
     """Build sacreBLEU's metric; its language tokenisers are optional packages.
 
     `options` are of `BLEU`, such as lowercase=True.
     """
-    language = base_language(target_language)
+    language, script = language_and_script(target_language)
     try:
-        return BLEU(trg_lang=language, **options)
+        return BLEU(**{"tokenize": TOKENIZERS.get(script), **options})
     except RuntimeError as error:
         raise InputError(
             f"scoring {language} needs a tokeniser of sacreBLEU that is not installed; "

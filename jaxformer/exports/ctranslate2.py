@@ -68,6 +68,7 @@ def write_ctranslate2(
     files = parameters.write_tokenizer(folder, tokenizer)
     readme = Template(parameters.template("ctranslate2.md")).substitute(
         vars(options) | files,
+        program=parameters.template("program.txt").strip(),
         vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
         vocabulary_file=vocabularies[0],
         tokenizer=" and ".join(f"`{name}`" for name in dict.fromkeys(files.values())),

@@ -2,8 +2,9 @@
 
 `MarianMTModel.from_pretrained(folder)` computes our logits within 1e-4, and
 `MarianTokenizer.from_pretrained(folder)` gives our ids for text that is in NFC, has
-single spaces and does not begin with ">>". `jaxformer.exports.marian_import` is the
-exact inverse: parameters are permuted and multiplied by powers of two.
+single spaces and does not begin with ">>"; the program of the model card prepares any
+text so. `jaxformer.exports.marian_import` is the exact inverse: parameters are permuted
+and multiplied by powers of two.
 
 Order. Marian's sinusoids have all sines before all cosines; section 3.5 interleaves
 them. So on every axis of size d_model our columns 0, 2, 4, ... become the first half
@@ -14,7 +15,7 @@ epsilon). With an input c times as large it adds 1e-5 / c^2 to our variance. So 
 the first and the last norm of a stack, parameters that write to the residual stream are
 multiplied by c, and those that read it divided by c. c is the power of two nearest to
 sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm keeps 1e-5,
-because positions cannot be scaled.
+because positions cannot be scaled. So a larger epsilon than 1e-5 is refused.
 """
 
 import json
@@ -154,6 +155,7 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "activation": ("relu", "swish"),
         "d_k": (head_size,),
         "d_v": (head_size,),
+        "layer_norm_epsilon": (min(config.layer_norm_epsilon, LAYER_NORM_EPSILON),),
     })  # fmt: skip
     left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
     order = sines_first(config.d_model)

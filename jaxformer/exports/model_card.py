@@ -108,8 +108,9 @@ def write_card(
                 for name, data in datas.items()
             ],
             texts=[text._replace(name=in_markdown(text.name)) for text in facts.scores],
+            program=template("program.txt").strip(),
             metrics=_METRICS,
-            example=json.dumps(f"{config.data.only_tag} {_EXAMPLE}".lstrip()),
+            tag=json.dumps(config.data.only_tag),
             options=options,
             licence=in_markdown(
                 facts.license or "Not stated. Ask the author before you use the model."

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxformer.config.data import base_language
+from jaxformer.config.data import language_and_script
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance
 from jaxformer.evaluation.evaluator import Evaluation
-from jaxformer.evaluation.metrics import corpus_scores
+from jaxformer.evaluation.metrics import TOKENIZERS, corpus_scores
 from jaxformer.reports.page import Json
 
-UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
+UNSPACED = TOKENIZERS.keys() - {"Kore"}  # scripts without spaces between words
 BUCKET_ENDS = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320)
 MIN_BUCKET = 30  # sentences: scores of fewer are unreliable
 
@@ -80,7 +80,7 @@ def describe_translations(
 
 def unit_of(language: str) -> str:
     """Return the unit of lengths in this language: words or characters."""
-    return "characters" if base_language(language) in UNSPACED else "words"
+    return "characters" if language_and_script(language)[1] in UNSPACED else "words"
 
 
 def make_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.first import write_file
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.divergence import diagnose_update
+from jaxformer.training.log import best_of
 from jaxformer.training.step import TrainState
 
 logger = logging.getLogger(__name__)
@@ -50,20 +51,18 @@ def log_changes(said: str, before: Config, now: Config) -> None:
 
 
 def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
-    """Drop scores above that of the best checkpoint; patience would count from them.
+    """Drop scores before that of the best checkpoint; patience would count from them.
 
     Another `training.best_by`, or damage, may have removed their checkpoints.
     """
     scores, left = checkpoints.scores, checkpoints.best_step()
-    better = [step for step in scores if left is None or scores[step] > scores[left]]
-    if better:
+    if (lost := best_of(scores)) != left:
         logger.warning(
             "the checkpoint of step %s, the best by %s, is gone; the best that is left "
-            "is %s", f"{max(better, key=scores.get):,}", name,
-            "none" if left is None else f"step {left:,}",
+            "is %s", f"{lost:,}", name, "none" if left is None else f"step {left:,}",
         )  # fmt: skip
-    for step in better:
-        del scores[step]
+    while (lost := best_of(scores)) != left:
+        del scores[lost]
 
 
 def before_divergence(

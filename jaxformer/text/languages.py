@@ -31,8 +31,9 @@ class Languages:
             MODEL_DIR / MODEL_FILE
         )
         self._codes, self.labels = [*map(base_language, codes)], np.array(labels)
+        self._languages = np.array([*map(base_language, labels)])
         for code in self._codes:
-            if code not in labels:
+            if code not in self._languages:
                 raise InputError(f"languages: py3langid has no language {code!r}")
         self._weights = np.asarray(weights, np.float32)  # [features, len(labels)]
         self._priors = np.asarray(priors)  # [len(labels)]
@@ -68,11 +69,11 @@ class Languages:
         """
         scores = self.classify(texts)
         best = scores.argmax(axis=1)
-        is_own = self.labels == self._codes[side]
+        is_own = self._languages == self._codes[side]
         own = scores[:, is_own].max(axis=1)  # of one or two scripts
         odds = scores.max(axis=1) - own
         return {
-            i: (str(self.labels[best[i]]), math.exp(odds[i]))
+            i: (str(self._languages[best[i]]), math.exp(odds[i]))
             for i in np.flatnonzero(odds > math.log(_ODDS)).tolist()
             if self.labels[best[i]] != _NO_LANGUAGE
         }

@@ -41,12 +41,18 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]+")
 
 
 def normalise(text: str) -> str:
-    """Compose characters (NFC); make each run of white space or controls one space."""
+    """Compose characters (NFC); make each run of white space or controls one space.
+
+    A text of spaces and invisible characters alone, such as U+200B and U+FEFF, is "".
+    """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     if not text.isprintable() or "\u2581" in text:
         text = _CONTROLS.sub(" ", text)
-    elif "  " not in text and text == text.strip():
+        text = " ".join(text.split())
+        is_seen = any(c != " " and unicodedata.category(c) != "Cf" for c in text)
+        return text if is_seen else ""
+    if "  " not in text and text == text.strip():
         return text  # its only white space are spaces
     return " ".join(text.split())
 

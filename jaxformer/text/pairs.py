@@ -10,7 +10,7 @@ from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
 from jaxformer.tokens import AnyTokenizer
 
-REASONS = ("empty", "too_long", "ratio", "language", "copy", "score")
+REASONS = ("empty", "too_long", "ratio", "language", "unknown", "copy", "score")
 
 
 class PairFilter:
@@ -20,6 +20,7 @@ class PairFilter:
 
     - "empty", "too_long", "ratio": its lengths, as in `text.cleaning.clean_chunk`.
     - "language": `languages` finds a side in another language; None: no such rule.
+    - "unknown": the line has no character of the vocabulary.
     - "copy": the translation is the line.
     - "score": the mean log-probability of the translation's tokens is below
       `least_log_probability`; None: no such rule.
@@ -38,9 +39,8 @@ class PairFilter:
 
     def of_lines(self, lines: Sequence[str]) -> list[str]:
         """Return why each line needs no translation, or "" if it needs one."""
-        lengths = self._lengths(lines)
-        faults = length_faults(np.stack([lengths, lengths]), self._config)
-        return _first({**faults, "language": self._is_foreign(lines, 0)}, len(lines))
+        ids = self._encode(lines)
+        return _first(self._faults(ids, ids, self._is_foreign(lines, 0)), len(lines))
 
     def of_pairs(
         self,
@@ -52,10 +52,9 @@ class PairFilter:
 
         `log_probabilities` are those of the mean token, natural logarithms.
         """
-        found = [*map(len, self._tokenizer.encode_target(translations))]
-        lengths = np.stack([self._lengths(lines), np.array(found, int)])
-        faults = length_faults(lengths, self._config)
-        faults["language"] = self._is_foreign(translations, 1)
+        ids = self._tokenizer.encode_target(translations)
+        foreign = self._is_foreign(translations, 1)
+        faults = self._faults(self._encode(lines), ids, foreign)
         tag_of = self._tokenizer.language_code
         texts = [line.removeprefix(tag_of(line)) for line in map(str.strip, lines)]
         same = zip(map(normalise, texts), map(normalise, translations), strict=True)
@@ -64,10 +63,17 @@ class PairFilter:
             faults["score"] = np.array(log_probabilities) < self._least
         return _first(faults, len(lines))
 
-    def _lengths(self, lines: Sequence[str]) -> np.ndarray:
+    def _faults(
+        self, source: list[list[int]], target: list[list[int]], foreign: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        lengths = np.array([[*map(len, ids)] for ids in (source, target)], int)
+        unknown = np.array([*map(self._tokenizer.is_unknown, source)], bool)
+        faults = length_faults(lengths, self._config)
+        return {**faults, "language": foreign, "unknown": unknown}
+
+    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
         tag = self._config.tag and f"{self._config.tag} "
-        ids = self._tokenizer.encode([tag + line for line in lines])
-        return np.array([*map(len, ids)], int)
+        return self._tokenizer.encode([tag + line for line in lines])
 
     def _is_foreign(self, texts: Sequence[str], side: int) -> np.ndarray:
         found = np.zeros(len(texts), bool)

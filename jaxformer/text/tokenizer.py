@@ -65,6 +65,15 @@ class SentencePieceModel:
         code = _LANGUAGE.match(text)[0]
         return code if code in self._codes else ""
 
+    def is_unknown(self, ids: Sequence[int]) -> bool:
+        """Return whether ids have UNK, and of other pieces only a tag and spaces."""
+        return UNK in ids and self._textless.issuperset(ids)
+
+    @cached_property
+    def _textless(self) -> set[int]:
+        spaces = (i for i, piece in enumerate(self.pieces) if piece == "\u2581")
+        return {UNK, EOS, *spaces, *self._codes.values()}
+
     @cached_property
     def _codes(self) -> dict[str, int]:
         pieces = enumerate(self.pieces)
@@ -76,7 +85,7 @@ class SentencePieceModel:
         if not (tagged and self._codes):
             return self._encode(texts)
         codes = list(map(self.language_code, texts))
-        plain = map(str.lstrip, map(str.removeprefix, texts, codes))
+        plain = map(normalise, map(str.removeprefix, texts, codes))
         found = self._encode(list(plain))
         return [
             [self._codes[code], *ids] if code else ids
@@ -129,6 +138,7 @@ class Tokenizer:
         self.source_vocab_size = len(self._source.pieces)
         self.vocab_size = len(self._target.pieces)
         self.language_code = self._source.language_code
+        self.is_unknown = self._source.is_unknown
         self.decode = self._target.decode
 
     @staticmethod

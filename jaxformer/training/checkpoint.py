@@ -33,6 +33,7 @@ from jaxformer.training.checkpoint_files import (
     reason,
     silence,
 )
+from jaxformer.training.log import best_of
 
 State = TypeVar("State")  # a pytree of arrays
 logger = logging.getLogger(__name__)
@@ -106,9 +107,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         return not self._find_damage(self._path(step))
 
     def best_step(self) -> int | None:
-        """The step of highest score (of equals, the latest), or None."""
-        steps = [step for step in self.steps() if step in self.scores]
-        return max(steps, key=lambda step: (self.scores[step], step), default=None)
+        """Return `best_of` the steps that are left."""
+        left = self.steps()
+        return best_of({s: score for s, score in self.scores.items() if s in left})
 
     def save(self, step: int, state: object, *, scheduled: bool = True) -> None:
         """Save any pytree of arrays in the background; it may be donated afterwards.

@@ -77,6 +77,14 @@ def score_by(name: str, values: Mapping[str, float | None]) -> float:
     return -value if name.endswith("nll") else value
 
 
+def best_of(scores: Mapping[int, float]) -> int | None:
+    """Return the step of the highest score, of equals the earliest; None without any.
+
+    `training.patience` counts from it, so a score that stands still ends a run.
+    """
+    return max(sorted(scores), key=scores.get, default=None)
+
+
 def read_scores(workdir: Path, name: str) -> dict[int, float]:
     """`score_by` by step, of the evaluations in training; as process 0 reads them."""
 

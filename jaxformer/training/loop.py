@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.log import MetricsLog, score_by
+from jaxformer.training.log import MetricsLog, best_of, score_by
 from jaxformer.training.step import (
     MOST_BAD_STEPS,
     Parameters,
@@ -37,8 +37,8 @@ def is_over(step: int, scores: Mapping[int, float], config: TrainingConfig) -> b
     """
     if step == config.steps or config.patience is None:
         return step == config.steps
-    evaluated = sorted(each for each in scores if each <= step)
-    best = max(evaluated, key=scores.get, default=step)
+    evaluated = {each: score for each, score in scores.items() if each <= step}
+    best = best_of(evaluated)
     return sum(each > best for each in evaluated) >= config.patience
 
 

@@ -77,7 +77,7 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
     assert names == ("toy", "toy", "copy")
     for metric in ("bleu", "chrf"):
         assert test[metric]["difference"] == 0
-        assert test[metric]["bootstrap_p"] == test[metric]["randomisation_p"] == 1
+        assert test[metric]["randomisation_p"] == 1
     assert "the configs are equal" in html
     assert "All sentences have equal scores" in html
     assert "cannot be compared" not in html

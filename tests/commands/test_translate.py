@@ -91,11 +91,13 @@ def hypotheses(answer) -> list[list[dict]]:
 
 
 def test_n_best_are_json_lines_best_first(use, toy):
-    lines = [*toy.test[:3], ""]
+    lines = [*toy.test[:3], "☃ ☃", "☃", "\u200b"]
     answer = use("translate", "--beam_size=4", "--n_best=3", stdin=lines)
-    *found, (blank,) = hypotheses(answer)
+    *found, (copy,), _, (blank,) = hypotheses(answer)
+    assert answer.err.count("character, copied: 2") == 1
     plain = use("translate", "--beam_size=4", stdin=lines).lines
-    assert [each[0]["text"] for each in found] + [blank["text"]] == plain
+    assert [each[0]["text"] for each in found] == plain[:3]
+    assert [copy["text"], "☃", blank["text"]] == plain[3:] == [*lines[3:5], ""]
     for each in found:
         scores = [hypothesis["score"] for hypothesis in each]
         assert len({hypothesis["text"] for hypothesis in each}) == len(scores) == 3

@@ -15,6 +15,7 @@ from jaxformer.commands import translate_corpus
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.run import open_run
 from jaxformer.text import stream
+from jaxformer.text.pairs import REASONS
 from tests.commands.cluster import ROOT
 from tests.commands.runs import config_flags, text_of
 
@@ -68,9 +69,9 @@ def test_lines_and_their_translations_are_those_of_translate(
     assert (folder / "train.en").read_text() == text_of(lines)
     plain = use("translate", stdin=text.read_bytes()).lines
     assert (folder / "train.de").read_text() == text_of(plain[:12] + plain[14:])
-    dropped = {"empty": 1, "too_long": 1, "ratio": 0, "language": 0, "copy": 0}
+    dropped = dict.fromkeys(REASONS, 0) | {"empty": 1, "too_long": 1}
     assert answer.result == {
-        "lines": 24, "kept": 22, "dropped": {**dropped, "score": 0},
+        "lines": 24, "kept": 22, "dropped": dropped,
         "direction": "en-de", "output": str(folder),
     }  # fmt: skip
     assert "22 of 24 pairs kept, dropped: 1 empty, 1 too_long" in answer.err

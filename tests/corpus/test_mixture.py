@@ -1,5 +1,6 @@
 """An epoch of several corpora has each by its weight, and rows hold what is drawn."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -70,6 +71,22 @@ def test_other_seeds_and_epochs_draw_other_pairs():
     ]
     shared = [len(drawn[0] & each) for each in drawn[1:]]
     assert all(0 < each < 60 for each in shared)  # 20 on average
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.37])
+def test_epochs_share_as_many_pairs_as_chance(weight):
+    """Also if all lengths differ: weight^2 of the pairs."""
+    source = np.random.default_rng(0).permutation(2000).astype(np.int32) + 1
+    mixture = make_mixture(source, source, [Weighted(0, 2000, weight)])
+    epochs = [set(mixture.members(1, epoch).tolist()) for epoch in range(8)]
+    shared = [len(a & b) for a, b in itertools.combinations(epochs, 2)]
+    expected = 2000 * weight**2
+    assert np.mean(shared) == pytest.approx(expected, rel=0.05)
+    assert np.abs(np.subtract(shared, expected)).max() < 4 * expected**0.5
+    order = np.sort(source)  # short and long pairs alike
+    drawn = [np.sort(source[[*epoch]]) for epoch in epochs]
+    near = order[np.linspace(0, 1999, len(drawn[0])).astype(int)]
+    assert max(np.abs(each - near).max() for each in drawn) < 4 / weight
 
 
 def test_corpora_of_equal_lengths_draw_different_pairs():

@@ -17,7 +17,7 @@ from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.text_pipeline import TextPipeline, numbered
 from jaxformer.runs.texts import with_tag
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import EOS
+from jaxformer.tokens import EOS, UNK
 from tests.decoding.tiny import (
     EXTRA,
     MODEL,
@@ -118,12 +118,26 @@ def test_of_equal_texts_the_best_keeps_its_rank(make_echo, monkeypatch):
 
 def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     echo = make_echo(n_best=2)
-    blank = ["", "  ", "\t", "\x00", "\u2581", "\x1b\u2581 \x85", "\u00ad\n"]
+    blank = ["", "  ", "\t", "\x00", "\u2581", "\u00ad", "\x1b\u2581 \x85", "\u00ad\n"]
     assert echo(["5", *blank, "6 7"]) == ["5", *[""] * len(blank), "6 7"]
     assert echo([">>5<<" + each for each in blank]) == [""] * len(blank)
     nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
     assert [len(task.source) for task in seen(echo)] == [3, 2]
+
+
+def test_texts_of_unknown_characters_are_copied(make_echo, caplog):
+    echo = make_echo(n_best=2, split_sentences=True)
+    texts = ["☃ ☃☃!", "5 ☃", "6 7. ☃\n☃.", " "]
+    assert echo(texts) == ["☃ ☃☃!", "5 1", "6 7 ☃\n☃.", ""]
+    assert [task.source for task in seen(echo)] == [[6, 7, EOS], [5, UNK, EOS]]
+    assert [each for each in caplog.messages if "character, copied: 1" in each]
+    (copy,) = echo.translate("☃")
+    assert (copy.is_copy, copy.tokens, copy.pieces) == (True, 0, [])
+    given = {"prefixes": ["6"]}
+    assert echo.translate(["☃"], **given)[0][0].text == "6 1"
+    cut = make_echo(max_source_length=3)
+    assert cut(["☃ ☃ ☃ ☃", "☃☃6☃☃☃7☃☃☃"]) == ["☃ ☃ ☃ ☃", "1 1 6 1 1 1 7 1 1 1"]
 
 
 def test_a_task_has_the_limits_prefix_and_seed_of_its_sentence(make_echo):

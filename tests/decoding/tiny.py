@@ -42,11 +42,14 @@ def padded(rows, length: int) -> np.ndarray:
 
 
 class Numbers:
-    """A sentence is numbers, each of them an id; punctuation is not spoken."""
+    """A sentence is numbers, each of them an id; punctuation is not spoken.
+
+    A snowman is unknown.
+    """
 
     def encode(self, sentences):
-        words = (re.findall(r"\d+", sentence) for sentence in sentences)
-        return [[*map(int, each), EOS] for each in words]
+        found = (re.findall(r"\d+|☃", sentence) for sentence in sentences)
+        return [[*(UNK if w == "☃" else int(w) for w in each), EOS] for each in found]
 
     encode_target = encode
 
@@ -59,6 +62,9 @@ class Numbers:
         return [names.get(i, str(i)) for i in range(VOCABULARY)]
 
     source_pieces = pieces
+
+    def is_unknown(self, ids):
+        return {*ids} == {UNK, EOS}
 
     def language_code(self, text):
         return ">>5<<" if text.startswith(">>5<<") else ""

@@ -1,7 +1,8 @@
 """A small model whose every parameter matters, and a tokeniser of numbers."""
 
 import itertools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,16 @@ from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import model_of, shapes_of
 
 VOCABULARY = 40
+# Parts of lines that programs may read, cut or write otherwise than we do.
+_ODD = (
+    " |  |\t|\u00a0|\u1680|\u2003|\u202f|\u3000|\u2028|\u2029|\x85|\r|\x0b|\x00|\x07|"
+    "\x1b|\x1c|\x7f|\x9f|\u2581|\u2581\u2581|\u200b|\u200d|\ufeff|\u00ad|\u2060|\u202e|"
+    "\u2066|\u0600|a\u0308|\u0301|e\u0323\u0302|e\u0302\u0323|\u1112\u1161\u11ab|"
+    "\u212b|\u0958|\u2603\ufe0f|\U0001f469\u200d\U0001f467|\U0001f1e9\U0001f1ea|"
+    "\U00020000|\u05e9\u05dc\u05d5\u05dd|\u4f60\u597d\uff01|\u043c\u0438\u0440|"
+    "\u0e44\u0e17\u0e22|>>|<<|>>de<<|>>x y<<|<s>|</s>|<unk>|<pad>|\u2047|\u00bd|@@|"
+    "\ufb01|\u2019"
+)
 OPTIONS = TranslateOptions(
     beam_size=4, alpha=0.6, extra_length=50, batch_tokens=4096, no_repeat_ngram=99
 )
@@ -29,6 +40,16 @@ UNTIED = [
     for size in (VOCABULARY, VOCABULARY - 10)
 ]
 CONFIG = {"vocab_size": VOCABULARY, "layers": 2, "d_ff": 24}
+
+
+def odd_lines(words: Sequence[str], count: int) -> list[str]:
+    """Draw lines of odd parts, with and without words, 2 to 60 parts a line."""
+    draw, odd = random.Random(0), _ODD.split("|")
+    parts = [odd, [*odd, *words * (len(odd) // len(words))]]
+    return [
+        "".join(draw.choices(parts[number % 2], k=draw.choice((2, 3, 9, 60))))
+        for number in range(count)
+    ]
 
 
 @pytest.fixture(scope="package", autouse=True)

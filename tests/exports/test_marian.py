@@ -1,10 +1,13 @@
 """Hugging Face's MarianMTModel computes what we compute, from what the export wrote."""
 
+import re
+import unicodedata
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from jaxformer.exports import parameters
 from jaxformer.exports.marian import stream_scale
 from jaxformer.exports.marian_import import read_marian
 from jaxformer.system.errors import InputError
@@ -15,6 +18,7 @@ from tests.exports.conftest import (
     UNTIED,
     assert_transformers_agrees,
     log_probabilities,
+    odd_lines,
     sources_of,
     tokenizer_of,
 )
@@ -25,8 +29,10 @@ VARIANTS = {
     "paper": {},
     "one layer, small epsilon": {"layers": 1, "layer_norm_epsilon": 1e-8},
     "deep encoder, odd heads": {"encoder_layers": 3, "d_model": 18, "d_k": 9, "d_v": 9},
-    "biases": {"biases": "all", "activation": "swish"},
-}
+    "biases, epsilon between": {
+        "biases": "all", "activation": "swish", "layer_norm_epsilon": 5.1e-6,
+    },
+}  # fmt: skip
 TEXT = [
     "A man in a blue shirt is standing on a ladder .",
     "Zwei Hunde laufen über die größte Straße; „schnell“.",
@@ -95,6 +101,11 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     ids = tokenizer.encode(text)
     assert transformers("encode", folder, text) == ids
     assert transformers("encode", folder, text, side="text_target") == ids
+    odd = odd_lines(["man", "größte", " "], 400)
+    names = {"re": re, "unicodedata": unicodedata}
+    exec(parameters.template("program.txt"), names)
+    prepared = [" " + names["normalise"](line) for line in odd]  # as the card does
+    assert transformers("encode", folder, prepared) == tokenizer.encode(odd)
     for row, sentence in zip(ids, TEXT, strict=False):
         answer = [BOS, *row, PAD, PAD]
         assert transformers("decode", folder, answer) == sentence
@@ -135,6 +146,10 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
         ({"encoder_projected_keys": 9}, r"encoder_projected_keys=9, only with None"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
+        (
+            {"layer_norm_epsilon": 1.1e-5},
+            r"layer_norm_epsilon=1\.1e-05, only with 1e-05",
+        ),
     ],
 )
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):

@@ -51,6 +51,13 @@ def test_a_few_letters_are_no_evidence(languages, text):
     assert not [*languages.judge([text, ENGLISH, text], [text, text, GERMAN])]
 
 
+def test_a_language_has_several_codes():
+    """The model calls Filipino tl."""
+    languages = Languages(("deu_Latn", "fil"))
+    (found,) = languages.judge([GERMAN], [GERMAN])
+    assert found[1] == "target_in_source_language"
+
+
 def test_both_sides_may_be_in_one_language():
     languages = Languages(("en", "en"))
     (found,) = languages.judge([ENGLISH, ENGLISH], ["These need a doctor.", GERMAN])

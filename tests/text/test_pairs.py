@@ -28,8 +28,9 @@ def make(config, pairs):
 
 
 def test_lines_that_need_no_translation(make):
-    lines = ["", LINE, " \u2028", LINE * 9, FRENCH, FOUND, "42"]
-    reasons = ["empty", "", "empty", "too_long", "language", "language", ""]
+    lines = ["", LINE, " \u2028", LINE * 9, FRENCH, FOUND, "42", "\u200b"]
+    reasons = ["empty", "", "empty", "too_long", "language", "language", "unknown"]
+    reasons += ["empty"]
     assert make().of_lines(lines) == reasons
     without = [reason.replace("language", "") for reason in reasons]
     assert make(languages=None).of_lines(lines) == without
@@ -41,6 +42,7 @@ PAIRS = {
     "too_long": (LINE, FOUND * 9, -1.0),
     "ratio": ("Tom.", f"{FOUND} {FOUND}", -9.0),
     "language": (LINE, FRENCH, -9.0),
+    "unknown": ("☃☃ ☃", "Tom", -9.0),
     "copy": ("Tom  Miller", "Tom Miller", -9.0),
     "score": (LINE, FOUND, -2.1),
     "": (LINE, FOUND, -2.0),
@@ -54,7 +56,7 @@ def test_each_pair_is_dropped_for_the_first_reason(make):
     lenient = make(languages=None, least_log_probability=None)
     columns = zip(*PAIRS.values(), strict=True)
     kept = [each for each in lenient.of_pairs(*columns) if each]
-    assert kept == ["empty", "too_long", "ratio", "copy"]
+    assert kept == ["empty", "too_long", "ratio", "unknown", "copy"]
     assert lenient.of_pairs([], [], []) == []
     assert lenient.of_pairs([f"{TAG} Tom"], ["Tom"], [-1.0]) == ["copy"]
 
@@ -62,7 +64,7 @@ def test_each_pair_is_dropped_for_the_first_reason(make):
 def test_a_tag_counts_as_a_token_for_the_greatest_length_only(make, monkeypatch):
     """As in the cleaning of training text."""
     line, rules = "The doctor helps.", make(tag=TAG)
-    length = int(make()._lengths([line])[0])
+    length = len(make()._encode([line])[0])
     assert rules.of_lines([line, " "]) == ["", "empty"]
     for most, reason in ((length + 1, ""), (length, "too_long")):
         changed = dataclasses.replace(rules._config, max_length=most)

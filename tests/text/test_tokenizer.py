@@ -88,6 +88,8 @@ def marian(tmp_path_factory):
         ("½ … H₂O 你好，世界！ ﬁn", "½ … H₂O 你好，世界！ ﬁn"),  # noqa: RUF001
         (" a\u2028b\x85\u00a0c\x00d▁e ", "a b c d e"),
         ("Ma\u0308nner", "Männer"),
+        ("a\u200b \ufeff b", "a\u200b \ufeff b"),
+        *[(text, "") for text in ("\u200b", "\ufeff \u200d\u00a0\u2066", "\u00ad\x00")],
     ],
 )
 def test_normalising_changes_only_spaces_and_composition(text, normalised):
@@ -386,6 +388,9 @@ def test_symbols_of_the_user_are_never_split(tmp_path):
     assert symbols.pieces()[tagged[0][0]] == ">>de<<"
     assert len(tagged[1]) == 2
     assert symbols.language_code(">>fr<< a") == ""
+    lines = ["☃", ">>de<< ☃ ☃☃\ufe0f", ">>de<<", "", ">>de<< \u200b", "☃ I", ">>fr<<"]
+    unknown = [*map(symbols.is_unknown, symbols.encode(lines))]
+    assert unknown == [True, True, *[False] * 5]
 
 
 # A user's own SentencePiece model

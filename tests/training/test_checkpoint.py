@@ -136,7 +136,7 @@ def test_the_end_of_a_run_that_is_extended_stays_if_it_is_the_best(tmp_path):
 
 
 def test_patience_counts_from_the_best_step_that_is_left(caplog):
-    scores = {10: 9.0, 20: 5.0, 30: 7.0, 40: 3.0}
+    scores = {10: 9.0, 20: 5.0, 25: 7.0, 30: 7.0, 40: 3.0}
     forget_lost_best(SimpleNamespace(scores=scores, best_step=lambda: 30), "nll")
     assert scores == {20: 5.0, 30: 7.0, 40: 3.0}
     assert "of step 10, the best by nll, is gone; the best that is left is step 30" in (
@@ -154,7 +154,7 @@ def test_patience_counts_from_the_best_step_that_is_left(caplog):
     [
         (2, [{1: 10.0, 2: 30.0, 3: None, 4: 20.0, 5: None, 6: 5.0}], [2, 5, 6], 2),
         (1, [{1: 30.0, 2: 3.0}, {3: 4.0, 4: None}], [1, 4], 1),  # of an earlier run
-        (1, [{1: 30.0, 2: 3.0}, {5: 30.0}], [5], 5),  # of equal scores the later one
+        (1, [{1: 30.0, 2: 3.0}, {5: 30.0}], [1, 5], 1),  # of equals, as patience does
     ],
 )
 def test_the_last_and_the_best_are_kept(tmp_path, keep, runs, kept, best):
