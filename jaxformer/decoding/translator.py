@@ -8,16 +8,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 
+from jaxformer.decoding import parts
 from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.decoding.parts import (
-    Choose,
-    Hypothesis,
-    best_texts,
-    require_numbers,
-    warn_of_copies,
-)
 from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.decoding.text_pipeline import (
     NumberedText,
@@ -50,7 +44,7 @@ class Translator:
         options: TranslateOptions,
         rows: jax.sharding.NamedSharding,
         searches: int = 1,
-        choose: Choose | None = None,
+        choose: parts.Choose | None = None,
         needs_tag: bool = True,
     ) -> None:
         self.models, self.tokenizer, self.options = models, tokenizer, options
@@ -94,12 +88,11 @@ class Translator:
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Translate a text: a string gives a string, a sequence of them a list.
 
-        A blank text stays blank. A text without a character of the vocabulary is
-        copied, with a warning.
+        A blank text stays blank; one of unknown characters is copied, with a warning.
         """
         if isinstance(sentences, str):
             return self([sentences])[0]
-        return best_texts(self.translate(sentences))
+        return parts.best_texts(self.translate(sentences))
 
     def translate(
         self,
@@ -107,7 +100,7 @@ class Translator:
         *,
         prefixes: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
-    ) -> list[Hypothesis] | list[list[Hypothesis]]:
+    ) -> list[parts.Hypothesis] | list[list[parts.Hypothesis]]:
         """Return the n_best hypotheses of a text, best first: a list for a string.
 
         A sequence of strings gives a list of such lists. There are fewer than n_best if
@@ -121,14 +114,14 @@ class Translator:
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
         found = self.translate_texts(numbered(sentences, prefixes, phrases))
-        return warn_of_copies([hypotheses for _, hypotheses in sorted(found)])
+        return parts.warn_of_copies([hypotheses for _, hypotheses in sorted(found)])
 
     def translate_texts(
         self,
         lines: Sequence[NumberedText],
         check_stop: Callable[[], None] = lambda: None,
         report: Callable[[], object] = lambda: None,
-    ) -> list[tuple[int, list[Hypothesis]]]:
+    ) -> list[tuple[int, list[parts.Hypothesis]]]:
         """Translate texts; return their numbers and hypotheses, in any order.
 
         `check_stop` may raise to end the work. `report` is called after each line, in
@@ -177,7 +170,7 @@ class Translator:
         """
         sources = [*map(self._tagged, sources)]
         found = self.forcing.score(self.params[0], sources, targets)
-        require_numbers([each.log_probability for each in found])
+        parts.require_numbers([each.log_probability for each in found])
         return found
 
     def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
@@ -189,13 +182,13 @@ class Translator:
 
         See `attention_of_parts`.
         """
-        parts = self.attention_of_parts(source, target)
-        if len(parts) > 1:
+        found = self.attention_of_parts(source, target)
+        if len(found) > 1:
             raise InputError(
-                f"the pair has {len(parts)} parts, and attention is that of one; call "
+                f"the pair has {len(found)} parts, and attention is that of one; call "
                 "attention_of_parts"
             )
-        return parts[0]
+        return found[0]
 
     def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
         """Return the attention maps of each part of a pair."""

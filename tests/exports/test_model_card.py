@@ -29,8 +29,8 @@ def test_text_of_users_stays_text(tmp_path):
     assert f"# en-{ESCAPED}\n" in card.text
     assert f"| {ESCAPED} | test | BLEU | 1.00 | a\\|b |" in card.text
     assert card.text.rstrip().endswith(f"## Licence\n\n{ESCAPED}")
-    (found,) = ast.parse(re.search("^texts = .*", text, re.M)[0]).body
-    assert ast.literal_eval(found.value) == [f"{TAG} A sentence to translate."]
+    (found,) = ast.parse(re.search("^TAG = .*", text, re.M)[0]).body
+    assert ast.literal_eval(found.value) == TAG
 
 
 def test_text_of_users_is_escaped_for_markdown():
