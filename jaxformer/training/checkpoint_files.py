@@ -130,9 +130,13 @@ class Writer:
             self._saver.close()
 
     def remove(self, path: Path) -> None:
-        """Remove a checkpoint by a rename, so that no reader finds half of it."""
+        """Remove a checkpoint by a rename, so that no reader finds half of it.
+
+        A folder without a file of ours in it is left alone.
+        """
         with processes.sharing_mistakes() if self._gathers else nullcontext():
-            if processes.is_first():
+            files = (path / CHECKSUMS, path / METADATA)
+            if processes.is_first() and any(file.exists() for file in files):
                 self._mirror.remove(path)
                 vanished = path.with_name(path.name + UNFINISHED)
                 shutil.rmtree(vanished, ignore_errors=True)

@@ -165,6 +165,17 @@ def test_only_steps_as_they_are_saved_are_names_of_checkpoints(tmp_path):
     assert open_checkpoints(tmp_path).steps() == [1]
 
 
+def test_a_folder_that_is_no_checkpoint_stays(tmp_path):
+    save_all(tmp_path, 1)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "notes.txt").write_text("kept")
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        assert checkpoints.restore_latest(ABSTRACT)[1] == 1  # 2 seems damaged
+        checkpoints.save(3, make_state(3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+    assert (tmp_path / "2" / "notes.txt").read_text() == "kept"
+
+
 def test_a_checkpoint_that_cannot_be_read_at_present_is_no_damage(
     tmp_path, monkeypatch
 ):
