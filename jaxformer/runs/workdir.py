@@ -48,6 +48,10 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece
 # In a path orbax reads brackets as a glob and gs: as a URL, tensorstore \ as /, and
 # neither reads bytes that are no UTF-8.
 _MISREAD = re.compile(r"[\\\[]|(?<=/)gs:(?=/|$)|[\ud800-\udfff]")
+# What commands write into the folder, in the words of a regular expression.
+_OWN = re.compile(
+    r"checkpoints|corpus|profile|tensorboard|\..*|.*\.(jsonl?|html|model|tsv)"
+)
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
 
 
@@ -315,9 +319,10 @@ def _require_safe(folder: Path) -> None:
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
             "have; use another workdir"
         )
-    files = entries(folder) if folder.is_dir() else []
-    below = [path for path in files if path.is_dir() and not path.is_symlink()]
-    for path in [*files, *(file for each in below for file in entries(each))]:
+    own = entries(folder) if folder.is_dir() else []
+    own = [path for path in own if _OWN.fullmatch(path.name)]
+    below = [path for path in own if path.is_dir() and not path.is_symlink()]
+    for path in [*own, *(file for each in below for file in entries(each))]:
         place = Path(os.path.realpath(path))
         if path.is_symlink() and not place.is_relative_to(os.path.realpath(folder)):
             raise InputError(

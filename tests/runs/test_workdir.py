@@ -69,11 +69,20 @@ def test_a_path_that_orbax_would_read_as_another_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "tensorboard", ".lock", "checkpoints/7", ".any.partial"]
+    "name",
+    [
+        "checkpoints",
+        "tensorboard",
+        ".lock",
+        "checkpoints/7",
+        ".a.partial",
+        "a.html",
+    ],
 )
 def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
     (workdir.path / name).parent.mkdir(exist_ok=True)
-    (workdir.path / "inside").symlink_to("config.json")
+    (workdir.path / "inside.json").symlink_to("config.json")
+    (workdir.path / "data").symlink_to(tmp_path)  # the user's
     (tmp_path / "linked").symlink_to(workdir.path)
     Workdir(tmp_path / "linked")
     (workdir.path / name).symlink_to(tmp_path / "outside")
