@@ -30,7 +30,7 @@ from jaxformer.remote.copy import copy_at, copy_of
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, owned, url_of, write_atomically
+from jaxformer.system.files import links_below, owned, url_of, write_atomically
 from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,
@@ -315,11 +315,14 @@ def _require_safe(folder: Path) -> None:
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
             "have; use another workdir"
         )
-    files = entries(folder) if folder.is_dir() else []
-    below = [path for path in files if path.is_dir() and not path.is_symlink()]
-    for path in [*files, *(file for each in below for file in entries(each))]:
+    for path in links_below(folder) if folder.is_dir() else ():
+        first, *below = path.relative_to(folder).parts
+        if first == "wandb" and len(below) > 1:
+            continue  # it links to a log in the user's cache
+        if not path.is_symlink():
+            raise InputError(f"{path} is a pipe or a device; move it away")
         place = Path(os.path.realpath(path))
-        if path.is_symlink() and not place.is_relative_to(os.path.realpath(folder)):
+        if not place.is_relative_to(os.path.realpath(folder)):
             raise InputError(
                 f"{path} is a link to {place}, outside the run folder; move that into "
                 "the run folder"

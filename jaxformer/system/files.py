@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -97,6 +98,31 @@ def files_below(folder: Path) -> list[Path]:
     return found
 
 
+def links_below(folder: Path) -> Iterator[Path]:
+    """Yield what is neither a plain file nor a folder, in a folder and its subfolders.
+
+    Such are links, pipes and devices. Raises OSError as `entries`.
+    """
+    for path in entries(folder):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                yield from links_below(path)
+            elif not stat.S_ISREG(mode):
+                yield path
+
+
+def remove(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a folder with all in it, a file, or a link but nothing of its target.
+
+    With `ignore_errors` a rest of a folder may stay.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
@@ -173,7 +199,7 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     with owned(path, lock):
         try:
             if not (state and (partial / state).exists()):
-                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+                remove(partial, ignore_errors=True)  # left by a killed process
             partial.mkdir(exist_ok=bool(state))
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
@@ -183,7 +209,7 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             raise
         finally:
             if not (state and (partial / state).exists()):
-                shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+                remove(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
 
 

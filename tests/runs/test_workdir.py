@@ -69,10 +69,12 @@ def test_a_path_that_orbax_would_read_as_another_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "tensorboard", ".lock", "checkpoints/7", ".any.partial"]
-)
+    "name",
+    ["checkpoints", "tensorboard", ".lock", "checkpoints/7", ".any.partial",
+     "checkpoints/7/_CHECKPOINT_METADATA", "profile/plugins/profile"],
+)  # fmt: skip
 def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
-    (workdir.path / name).parent.mkdir(exist_ok=True)
+    (workdir.path / name).parent.mkdir(parents=True, exist_ok=True)
     (workdir.path / "inside").symlink_to("config.json")
     (tmp_path / "linked").symlink_to(workdir.path)
     Workdir(tmp_path / "linked")
@@ -80,6 +82,15 @@ def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
     for path in (workdir.path, tmp_path / "linked"):
         with pytest.raises(InputError, match=f"{name} is a link to .*outside"):
             Workdir(path)
+
+
+def test_a_pipe_is_refused_and_a_link_of_wandb_is_not(tmp_path, workdir):
+    (workdir.path / "wandb" / "run" / "logs").mkdir(parents=True)
+    (workdir.path / "wandb" / "run" / "logs" / "core.log").symlink_to(tmp_path)
+    Workdir(workdir.path)
+    os.mkfifo(workdir.path / "metrics.jsonl")  # to read it would wait for ever
+    with pytest.raises(InputError, match=r"metrics\.jsonl is a pipe or a device"):
+        Workdir(workdir.path)
 
 
 def test_a_run_keeps_its_name_once_there_are_checkpoints(workdir):

@@ -88,6 +88,13 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
         with new_folder(new) as folder:
             assert list(folder.iterdir()) == []
         assert [path.name for path in new.parent.iterdir()] == ["new"]
+    (new / "rest").mkdir()
+    (new.parent / ".other.partial").symlink_to(new)
+    for state in ("", "state"):
+        with new_folder(new.parent / "other", state=state) as folder:
+            assert not folder.is_symlink()
+        (new.parent / "other").rmdir()
+    (new / "rest").rmdir()
     with new_folder(new) as folder:  # the old one is empty
         (folder / "x").write_text("x")
         assert list(new.iterdir()) == []
