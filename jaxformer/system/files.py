@@ -16,7 +16,17 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from errno import EDQUOT, EFBIG, ENOENT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from errno import (
+    EDQUOT,
+    EFBIG,
+    EIO,
+    ENOENT,
+    ENOLCK,
+    ENOSPC,
+    ENOSYS,
+    ENOTSUP,
+    ESTALE,
+)
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,7 +43,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3:/
 _IN_USE = ".in_use"  # the lock of a temporary folder
 _LOCK_AGE = 60  # seconds from which a lock that nobody holds is left by a kill
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
-_FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
+_DISK = (ENOSPC, EDQUOT, EFBIG, EIO, ESTALE)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
@@ -123,6 +133,16 @@ def remove(path: Path, *, ignore_errors: bool = False) -> None:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a path in errors of the system, which names no file that it has open."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
@@ -133,7 +153,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     # A name that no other process and no link has.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("xb") as file:
+        with naming(path), partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -169,7 +189,8 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
         if lock.lock_counter == 1:  # of nested blocks the outermost one
             since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
             owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-            lock_file.write_text(owner)
+            with naming(lock_file):
+                lock_file.write_text(owner)
         yield
     finally:
         lock.release()
@@ -204,7 +225,7 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
         except OSError as error:
-            if error.errno in _FULL:  # names no file
+            if error.errno in _DISK:  # names no file
                 error.filename = error.filename or str(path)
             raise
         finally:
@@ -335,7 +356,7 @@ class Verifier:
 
 def digest(path: Path) -> str:
     """Return the XXH3-128 of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 

@@ -15,6 +15,7 @@ import xxhash
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import (
     CHECKSUMS,
+    digest,
     new_folder,
     require_output,
     temporary_folder,
@@ -23,6 +24,11 @@ from jaxformer.system.files import (
     write_checksums,
 )
 from tests.damage import flip_bit
+
+
+def test_a_file_that_cannot_be_read_is_named():
+    with pytest.raises(OSError, match="/proc/self/mem"):
+        digest(Path("/proc/self/mem"))
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
