@@ -9,12 +9,11 @@
     .lock             held by the process that writes into the folder; names it
 
 The folder needs nothing outside itself. Files of another run are refused, and so are
-links that lead out of the folder.
+links, by which one file would be written as another.
 """
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -73,7 +72,7 @@ class Workdir:
         """Open a folder of this machine or, by its copy here, of an object store.
 
         Raises InputError if the store cannot be used, for a path that orbax reads as
-        another one, and for links that lead out of the folder.
+        another one, and for links, pipes and devices in the folder.
         """
         if not (url := url_of(path)):
             _require_safe(path)
@@ -309,23 +308,18 @@ class Workdir:
 
 
 def _require_safe(folder: Path) -> None:
-    """Raise InputError for the paths and links of `Workdir.__init__`."""
+    """Raise InputError for the paths and files of `Workdir.__init__`."""
     if found := _MISREAD.search(str(folder.absolute())):
         raise InputError(
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
             "have; use another workdir"
         )
     for path in links_below(folder) if folder.is_dir() else ():
-        first, *below = path.relative_to(folder).parts
-        if first == "wandb" and len(below) > 1:
-            continue  # it links to a log in the user's cache
-        if not path.is_symlink():
-            raise InputError(f"{path} is a pipe or a device; move it away")
-        place = Path(os.path.realpath(path))
-        if not place.is_relative_to(os.path.realpath(folder)):
+        if folder / "wandb" not in path.parents:  # which has links of its own
+            what = "a link" if path.is_symlink() else "a pipe or a device"
             raise InputError(
-                f"{path} is a link to {place}, outside the run folder; move that into "
-                "the run folder"
+                f"{path} is {what}, which a run folder cannot have; move it away, or "
+                "put the file itself there"
             )
 
 

@@ -122,7 +122,8 @@ class MetricsLog(contextlib.ExitStack):
         if writes and self._path.exists():
             kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
             text = "".join(map(encode, kept)).encode()
-            if text != self._path.read_bytes():
+            # A copy by hard links shares the file.
+            if text != self._path.read_bytes() or self._path.stat().st_nlink > 1:
                 write_atomically(self._path, text)
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()

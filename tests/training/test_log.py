@@ -108,6 +108,11 @@ def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
         log.train(30, {**SUMS, "loss": 10.0}, **RATES)
     found = [(line["step"], line["loss"]) for line in read_metrics(tmp_path)]
     assert found == [(10, 3.0), (20, 3.0), (30, 1.0)]
+    (copy := tmp_path / "copy").hardlink_to(tmp_path / "metrics.jsonl")
+    before = copy.read_text()
+    with open_log(start_step=30) as log:
+        log.train(40, SUMS, **RATES)
+    assert copy.read_text() == before
     with open_log():  # a new run in an old workdir
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == ""
