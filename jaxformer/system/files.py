@@ -116,6 +116,8 @@ def links_below(folder: Path) -> Iterator[Path]:
     for path in entries(folder):
         with suppress(FileNotFoundError):  # removed meanwhile
             mode = path.lstat().st_mode
+            if path.name == "lost+found":  # of a disk: the system's, and unreadable
+                continue
             if stat.S_ISDIR(mode):
                 yield from links_below(path)
             elif not stat.S_ISREG(mode):

@@ -89,9 +89,10 @@ def test_links_in_the_folder_are_refused(tmp_path, workdir, name, target):
             Workdir(path)
 
 
-def test_a_pipe_is_refused_and_a_link_of_wandb_is_not(tmp_path, workdir):
+def test_a_pipe_is_refused_and_what_others_own_is_not(tmp_path, workdir):
     (workdir.path / "wandb" / "run" / "logs").mkdir(parents=True)
     (workdir.path / "wandb" / "run" / "logs" / "core.log").symlink_to(tmp_path)
+    (workdir.path / "lost+found").symlink_to(tmp_path)
     Workdir(workdir.path)
     os.mkfifo(workdir.path / "metrics.jsonl")  # to read it would wait for ever
     with pytest.raises(InputError, match=r"metrics\.jsonl is a pipe or a device"):
