@@ -8,11 +8,13 @@ import re
 import resource
 import time
 import types
+from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores, score_by
+from jaxformer.training.tensorboard_log import TensorBoardLog
 from tests.damage import flip_bit
 from tests.terminal import terminal
 
@@ -116,6 +118,13 @@ def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
     with open_log():  # a new run in an old workdir
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["gs:x", "s3:x"])
+def test_a_relative_folder_is_on_this_machine(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    TensorBoardLog(Path(name), first_step=1).close()
+    assert len([*(tmp_path / name).iterdir()]) == 1
 
 
 def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log):
