@@ -50,6 +50,9 @@ GARBAGE_THRESHOLD = 50_000
 _NO_MEMORY = "RESOURCE_EXHAUSTED"  # in the message of XLA's RuntimeError
 # A full disk or quota, a read-only disk, a limit on file size, and a lack of rights.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES)
+# A broken disk, a lost network file system, and too many open files.
+_FAILURES = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EBUSY)
+_FAILURES += (errno.EMFILE, errno.ENFILE)
 
 
 def run_process() -> NoReturn:
@@ -178,6 +181,8 @@ def _explain(error: OSError, complain: Callable[[object], None]) -> int:
     path = error.filename2 or error.filename
     if error.errno in _DISK_ERRORS:
         remedy = "free disk space or correct the permissions, then retry"
+    elif error.errno in _FAILURES:
+        remedy = "repair what the system reports, then retry"
     elif path is None:
         raise error
     else:

@@ -67,6 +67,8 @@ def fail(error):
          "permissions, then retry\n"),
         (lambda: fail(OSError(errno.ENAMETOOLONG, "File name too long", "run/\n")), 2,
          "", "jaxformer: run/\\n: File name too long; use another path\n"),
+        (lambda: fail(OSError(errno.EIO, "Input/output error")), 2, "",
+         "jaxformer: Input/output error; repair what the system reports, then retry\n"),
         (lambda: jnp.zeros(2**45), 2, "", "jaxformer: there is not enough memory "
          "(RESOURCE_EXHAUSTED: Out of memory allocating 140737488355328 bytes.); lower "
          "decoding.beam_size, decoding.batch_tokens, training.tokens_per_microbatch or "
@@ -74,7 +76,7 @@ def fail(error):
         (lambda: fail(KeyboardInterrupt()), 130, "", "jaxformer: interrupted\n"),
     ],
     ids=["json", "no numbers", "messages", "escapes", "mistake", "rights", "name",
-         "memory", "ctrl-c"],
+         "disk", "memory", "ctrl-c"],
 )  # fmt: skip
 def test_a_result_is_one_line_and_so_is_an_expected_failure(
     capsys, run, function, code, out, err

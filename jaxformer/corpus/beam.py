@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, suppress
@@ -28,7 +27,7 @@ from jaxformer.corpus.shard_job import FOUND, SHARDS, Shard, ShardJob, entry_nam
 from jaxformer.corpus.shared_folder import SharedFolder
 from jaxformer.corpus.store import read_index, save_array, write_index
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, file_name
+from jaxformer.system.files import entries, file_name, remove
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.sources import read_parts
@@ -146,7 +145,7 @@ class Beam:
         write_index(found, index)
         for name in entries:
             (found / name).unlink()
-        shutil.rmtree(folder / "train", ignore_errors=True)  # of another engine
+        remove(folder / "train", ignore_errors=True)  # of another engine
         os.replace(found, folder / "train")
 
     def _job(self, config: DataConfig, partial: Path, name: str) -> ShardJob:

@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import operator
-import shutil
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -49,6 +48,7 @@ from jaxformer.system.files import (
     entries,
     files_below,
     new_folder,
+    remove,
     write_atomically,
     write_checksums,
 )
@@ -139,7 +139,7 @@ def prepare(
         (partial / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         for name in (FOUND, SHARDS):  # what stopped pipelines left
             for path in entries(partial, f"{name}.*"):
-                shutil.rmtree(path)
+                remove(path)
         for path in files_below(partial):  # what killed processes left
             if path.name.startswith(".") and path.suffix == ".partial":
                 path.unlink()
@@ -268,7 +268,7 @@ def _write_dev(
         part = f"dev.{name}" if report["dev_sets"] else "dev"
         pairs = list(zip(*sides, strict=True))
         chunk = clean_chunk(tokenizer.content, -1, None, Chunk(pairs, None))
-        shutil.rmtree(folder / part, ignore_errors=True)  # of an earlier command
+        remove(folder / part, ignore_errors=True)  # of an earlier command
         counts = asdict(chunk.report)
         ShardWriter(folder / part, SIDES, [size] * 2).write(
             [chunk.ids], {"corpus": name, "report": counts}

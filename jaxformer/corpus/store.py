@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.system.files import Verifier, write_atomically
+from jaxformer.system.files import Verifier, naming, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.ragged import Ragged, offsets
 from jaxformer.tokens import SIDES
@@ -97,7 +97,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
     # The name is unique: workers of Beam may write the same file at the same time.
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with partial.open("wb") as file:
+        with naming(path), partial.open("wb") as file:
             header = np.lib.format.header_data_from_array_1_0(array)
             np.lib.format.write_array_header_1_0(file, header)
             file.write(np.ascontiguousarray(array).data)

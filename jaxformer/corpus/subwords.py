@@ -18,7 +18,6 @@ samples the sentence.
 
 import io
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -30,7 +29,7 @@ import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, open_corpus
-from jaxformer.system.files import Verifier, write_atomically
+from jaxformer.system.files import Verifier, remove, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.cleaning import breaks_ratio
 from jaxformer.text.hashing import mix
@@ -102,7 +101,7 @@ class WordLists:
             shards = (np.bincount(shard, minlength=size) for shard in words.shards)
             found = sum(shards, np.zeros(size, int))  # of no shard if none is left
             counts.append(np.clip(found, *_VERSIONS))
-        shutil.rmtree(corpus / "versions", ignore_errors=True)  # of an earlier command
+        remove(corpus / "versions", ignore_errors=True)  # of an earlier command
         size = id_dtype(self._tokenizer.largest_vocab_size)
         writer = ShardWriter(corpus / "versions", SIDES, [size] * 2)
         versions = self._versions(counts)

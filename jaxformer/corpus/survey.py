@@ -10,7 +10,6 @@ draws the sentences of which the vocabulary is made. It leaves in a folder:
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, url_of, write_atomically
+from jaxformer.system.files import entries, remove, url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
@@ -83,7 +82,7 @@ def survey_text(
         # First the survey: a rest without it is not continued.
         (folder / SURVEY).unlink(missing_ok=True)
         for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
     samples = VocabularySamples(config) if tokenizer is None else None
     if pipeline:
         pairs, shards = pipeline.survey(folder, config, samples)

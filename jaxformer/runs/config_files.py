@@ -49,7 +49,8 @@ def read_config_file(name: str) -> Values:
 
     Raises InputError if there is no such file, or if it fails.
     """
-    file, colon, row = name.partition(":")
+    has_row = not Path(name).is_file()  # a path may have a colon
+    file, colon, row = name.partition(":") if has_row else (name, "", "")
     path = _find(file)
     try:
         get_config = runpy.run_path(str(path)).get("get_config")

@@ -9,12 +9,11 @@
     .lock             held by the process that writes into the folder; names it
 
 The folder needs nothing outside itself. Files of another run are refused, and so are
-links that lead out of the folder.
+links, by which one file would be written as another.
 """
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from jaxformer.remote.copy import copy_at, copy_of
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, owned, url_of, write_atomically
+from jaxformer.system.files import links_among, owned, url_of, write_atomically
 from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,
@@ -50,7 +49,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece
 _MISREAD = re.compile(r"[\\\[]|(?<=/)gs:(?=/|$)|[\ud800-\udfff]")
 # What commands write into the folder, in the words of a regular expression.
 _OWN = re.compile(
-    r"checkpoints|corpus|profile|tensorboard|\..*|.*\.(jsonl?|html|model|tsv)"
+    r"checkpoints|corpus|profile|tensorboard|\.(.*\.)?(lock|partial)"
+    r"|.*\.(jsonl?|html|model|tsv)"
 )
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
 
@@ -77,7 +77,7 @@ class Workdir:
         """Open a folder of this machine or, by its copy here, of an object store.
 
         Raises InputError if the store cannot be used, for a path that orbax reads as
-        another one, and for links that lead out of the folder.
+        another one, and for links, pipes and devices in the folder.
         """
         if not (url := url_of(path)):
             _require_safe(path)
@@ -313,22 +313,19 @@ class Workdir:
 
 
 def _require_safe(folder: Path) -> None:
-    """Raise InputError for the paths and links of `Workdir.__init__`."""
+    """Raise InputError for the paths and files of `Workdir.__init__`."""
     if found := _MISREAD.search(str(folder.absolute())):
         raise InputError(
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
             "have; use another workdir"
         )
     own = entries(folder) if folder.is_dir() else []
-    own = [path for path in own if _OWN.fullmatch(path.name)]
-    below = [path for path in own if path.is_dir() and not path.is_symlink()]
-    for path in [*own, *(file for each in below for file in entries(each))]:
-        place = Path(os.path.realpath(path))
-        if path.is_symlink() and not place.is_relative_to(os.path.realpath(folder)):
-            raise InputError(
-                f"{path} is a link to {place}, outside the run folder; move that into "
-                "the run folder"
-            )
+    for path in links_among(path for path in own if _OWN.fullmatch(path.name)):
+        what = "a link" if path.is_symlink() else "a pipe or a device"
+        raise InputError(
+            f"{path} is {what}, which a run folder cannot have; move it away, or "
+            "put the file itself there"
+        )
 
 
 def _hash(record: dict | list) -> str:

@@ -8,14 +8,25 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from errno import EDQUOT, EFBIG, ENOENT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from errno import (
+    EDQUOT,
+    EFBIG,
+    EIO,
+    ENOENT,
+    ENOLCK,
+    ENOSPC,
+    ENOSYS,
+    ENOTSUP,
+    ESTALE,
+)
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -32,7 +43,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3:/
 _IN_USE = ".in_use"  # the lock of a temporary folder
 _LOCK_AGE = 60  # seconds from which a lock that nobody holds is left by a kill
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
-_FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
+_DISK = (ENOSPC, EDQUOT, EFBIG, EIO, ESTALE)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 
 
@@ -97,6 +108,41 @@ def files_below(folder: Path) -> list[Path]:
     return found
 
 
+def links_among(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield links, pipes and devices among paths and in the folders among these.
+
+    Raises OSError as `entries`.
+    """
+    for path in paths:
+        with suppress(FileNotFoundError):  # removed meanwhile
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                yield from links_among(entries(path))
+            elif not stat.S_ISREG(mode):
+                yield path
+
+
+def remove(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a folder with all in it, a file, or a link but nothing of its target.
+
+    With `ignore_errors` a rest of a folder may stay.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a path in errors of the system, which names no file that it has open."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
@@ -107,7 +153,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     # A name that no other process and no link has.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("xb") as file:
+        with naming(path), partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -143,7 +189,8 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
         if lock.lock_counter == 1:  # of nested blocks the outermost one
             since = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
             owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
-            lock_file.write_text(owner)
+            with naming(lock_file):
+                lock_file.write_text(owner)
         yield
     finally:
         lock.release()
@@ -173,17 +220,17 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
     with owned(path, lock):
         try:
             if not (state and (partial / state).exists()):
-                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+                remove(partial, ignore_errors=True)  # left by a killed process
             partial.mkdir(exist_ok=bool(state))
             yield partial
             os.replace(partial, path)  # OSError if a run has begun in it
         except OSError as error:
-            if error.errno in _FULL:  # names no file
+            if error.errno in _DISK:  # names no file
                 error.filename = error.filename or str(path)
             raise
         finally:
             if not (state and (partial / state).exists()):
-                shutil.rmtree(partial, ignore_errors=True)  # gone if all went well
+                remove(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
 
 
@@ -309,7 +356,7 @@ class Verifier:
 
 def digest(path: Path) -> str:
     """Return the XXH3-128 of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import owned, require_local, write_atomically
+from jaxformer.system.files import naming, owned, require_local, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +69,11 @@ class GrowingCorpus:
         sizes = {}
         for name, side in zip(report.bytes, sides, strict=True):
             path = self.folder / name
-            try:
-                with path.open("ab") as file:
-                    file.writelines(f"{line}\n".encode() for line in side)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    sizes[name] = file.tell()
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(path)) from None
+            with naming(path), path.open("ab") as file:
+                file.writelines(f"{line}\n".encode() for line in side)
+                file.flush()
+                os.fsync(file.fileno())
+                sizes[name] = file.tell()
         self.report = replace(
             report,
             lines=report.lines + lines,

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -32,6 +31,7 @@ from jaxformer.system.files import (
     CHECKSUMS,
     GONE,
     entries,
+    remove,
     verify_checksums,
     write_checksums,
 )
@@ -85,7 +85,7 @@ class Writer:
         directory.mkdir(parents=True, exist_ok=True)
         if processes.is_first():
             for unfinished in entries(directory, f"*{UNFINISHED}"):
-                shutil.rmtree(unfinished, ignore_errors=True)  # NFS keeps open files
+                remove(unfinished, ignore_errors=True)  # NFS keeps open files
         self._gathers = processes.are_several() and mirror.is_remote
         self._saver: ocp.AsyncCheckpointer | None = None
         if processes.is_first() or not self._gathers:
@@ -139,10 +139,10 @@ class Writer:
             if processes.is_first() and any(file.exists() for file in files):
                 self._mirror.remove(path)
                 vanished = path.with_name(path.name + UNFINISHED)
-                shutil.rmtree(vanished, ignore_errors=True)
+                remove(vanished, ignore_errors=True)
                 with suppress(FileNotFoundError):  # someone removed it
                     os.rename(path, vanished)
-                shutil.rmtree(vanished, ignore_errors=True)
+                remove(vanished, ignore_errors=True)
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:

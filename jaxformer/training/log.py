@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jaxformer.system import first
-from jaxformer.system.files import write_atomically
+from jaxformer.system.files import naming, write_atomically
 from jaxformer.system.progress import draws_bars, progress
 from jaxformer.training.loss import averages
 from jaxformer.training.tensorboard_log import TensorBoardLog
@@ -130,7 +130,8 @@ class MetricsLog(contextlib.ExitStack):
         if writes and self._path.exists():
             kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
             text = "".join(map(encode, kept)).encode()
-            if text != self._path.read_bytes():
+            # A copy by hard links shares the file.
+            if text != self._path.read_bytes() or self._path.stat().st_nlink > 1:
                 write_atomically(self._path, text)
         self._start_step, self._total_steps = start_step, total_steps
         self._start = self._last = time.monotonic()
@@ -216,7 +217,7 @@ class MetricsLog(contextlib.ExitStack):
             line[name] = value if is_text or math.isfinite(value) else None
         if not self._writes:
             return
-        with _naming(self._path):
+        with naming(self._path):
             if kind == "final":
                 old, same = _read(self._path)[0], (step, kind)
                 kept = [each for each in old if (each["step"], each["kind"]) != same]
@@ -226,17 +227,7 @@ class MetricsLog(contextlib.ExitStack):
                     file.write(encode(line))
         numbers = {n: v for n, v in values.items() if not isinstance(v, str)}
         tagged = {f"{kind}/{name}": v for name, v in numbers.items()}
-        with _naming(self._path.parent / "tensorboard"):
+        with naming(self._path.parent / "tensorboard"):
             self._board.write(step, line["time"], tagged)
         for tracker in self._trackers:
             tracker.write(step, line["time"], tagged)
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name a path in errors of the system, which names no file that it cannot fill."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise

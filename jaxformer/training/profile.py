@@ -35,6 +35,15 @@ def traced_updates(config: TrainingConfig) -> int:
 
 
 @contextlib.contextmanager
+def _warning(folder: Path) -> Iterator[None]:
+    """Warn if the profiler fails in the block, as on a full disk; training goes on."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        logger.warning("no profile: %s cannot be written (%s)", folder, error)
+
+
+@contextlib.contextmanager
 def profiled(
     train_step: Step, step: int, config: TrainingConfig, folder: Path
 ) -> Iterator[Step]:
@@ -54,12 +63,13 @@ def profiled(
     options.python_tracer_level = 0  # calls of Python would be most of the file
 
     def finish() -> None:
-        jax.profiler.stop_trace()
-        logger.info(
-            "profile of updates %s to %s: xprof --logdir=%s, or open the newest "
-            ".trace.json.gz there in https://ui.perfetto.dev",
-            *(f"{first + 1:,}", f"{step:,}", folder),
-        )
+        with _warning(folder):
+            jax.profiler.stop_trace()
+            logger.info(
+                "profile of updates %s to %s: xprof --logdir=%s, or open the newest "
+                ".trace.json.gz there in https://ui.perfetto.dev",
+                *(f"{first + 1:,}", f"{step:,}", folder),
+            )
 
     with contextlib.ExitStack() as trace:
 
@@ -69,8 +79,9 @@ def profiled(
             nonlocal step
             if step == first and first < end:
                 jax.block_until_ready(state)
-                jax.profiler.start_trace(folder, profiler_options=options)
-                trace.callback(finish)
+                with _warning(folder):
+                    jax.profiler.start_trace(folder, profiler_options=options)
+                    trace.callback(finish)
             step += 1
             with jax.profiler.StepTraceAnnotation("update", step_num=step):
                 made = train_step(state, update)

@@ -23,7 +23,8 @@ class TensorBoardLog:
 
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
-        self._file = RecordWriter(str(folder / name))
+        # A relative path that begins with gs: or s3: would be one of a store.
+        self._file = RecordWriter(str(folder.absolute() / name))
         self._event, self._scalar = Event, scalar
         self._write(wall_time=time.time(), file_version="brain.Event:2")
         start = SessionLog(status=SessionLog.START)

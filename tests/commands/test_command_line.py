@@ -131,8 +131,12 @@ def test_values_are_replaced_with_the_type_of_their_key():
     assert recorded["training"]["steps"] == 12_000
 
 
-@pytest.mark.parametrize("name", ["demo", "configs/demo.py", "demo.py", "table3:E"])
+@pytest.mark.parametrize(
+    "name", ["demo", "configs/demo.py", "demo.py", "table3:E", "a:b/own.py"]
+)
 def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, name):
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "a:b" / "own.py").symlink_to(ROOT / "configs" / "demo.py")
     monkeypatch.chdir(tmp_path)
     assert config_files.read_config_file(name)["training"]["seed"] == 0
 

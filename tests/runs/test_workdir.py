@@ -69,26 +69,34 @@ def test_a_path_that_orbax_would_read_as_another_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "target"),
     [
-        "checkpoints",
-        "tensorboard",
-        ".lock",
-        "checkpoints/7",
-        ".a.partial",
-        "a.html",
+        ("checkpoints", "../outside"),
+        (".lock", "../outside"),
+        ("checkpoints/7/_CHECKPOINT_METADATA", "/dev/zero"),
+        ("profile/plugins/profile", "/"),
+        ("metrics.jsonl", "config.json"),  # the log would replace it
+        (".corpus.partial", "."),
     ],
 )
-def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
-    (workdir.path / name).parent.mkdir(exist_ok=True)
-    (workdir.path / "inside.json").symlink_to("config.json")
+def test_links_in_the_folder_are_refused(tmp_path, workdir, name, target):
+    (workdir.path / name).parent.mkdir(parents=True, exist_ok=True)
     (workdir.path / "data").symlink_to(tmp_path)  # the user's
     (tmp_path / "linked").symlink_to(workdir.path)
     Workdir(tmp_path / "linked")
-    (workdir.path / name).symlink_to(tmp_path / "outside")
+    (workdir.path / name).symlink_to(target)
     for path in (workdir.path, tmp_path / "linked"):
-        with pytest.raises(InputError, match=f"{name} is a link to .*outside"):
+        with pytest.raises(InputError, match=f"{name} is a link, which a run"):
             Workdir(path)
+
+
+def test_a_pipe_is_refused_and_what_others_own_is_not(tmp_path, workdir):
+    (workdir.path / "wandb" / "run" / "logs").mkdir(parents=True)
+    (workdir.path / "wandb" / "run" / "logs" / "core.log").symlink_to(tmp_path)
+    Workdir(workdir.path)
+    os.mkfifo(workdir.path / "metrics.jsonl")  # to read it would wait for ever
+    with pytest.raises(InputError, match=r"metrics\.jsonl is a pipe or a device"):
+        Workdir(workdir.path)
 
 
 def test_a_run_keeps_its_name_once_there_are_checkpoints(workdir):

@@ -15,6 +15,7 @@ import xxhash
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import (
     CHECKSUMS,
+    digest,
     new_folder,
     require_output,
     temporary_folder,
@@ -23,6 +24,11 @@ from jaxformer.system.files import (
     write_checksums,
 )
 from tests.damage import flip_bit
+
+
+def test_a_file_that_cannot_be_read_is_named():
+    with pytest.raises(OSError, match="/proc/self/mem"):
+        digest(Path("/proc/self/mem"))
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -88,6 +94,13 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
         with new_folder(new) as folder:
             assert list(folder.iterdir()) == []
         assert [path.name for path in new.parent.iterdir()] == ["new"]
+    (new / "rest").mkdir()
+    (new.parent / ".other.partial").symlink_to(new)
+    for state in ("", "state"):
+        with new_folder(new.parent / "other", state=state) as folder:
+            assert not folder.is_symlink()
+        (new.parent / "other").rmdir()
+    (new / "rest").rmdir()
     with new_folder(new) as folder:  # the old one is empty
         (folder / "x").write_text("x")
         assert list(new.iterdir()) == []

@@ -206,11 +206,13 @@ def test_an_incomplete_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_pat
     save_all(tmp_path, 1, 2)
     unfinished = tmp_path / "3.orbax-checkpoint-tmp"
     (tmp_path / "2").rename(unfinished)
+    (link := tmp_path / "1.orbax-checkpoint-tmp").symlink_to("1")
     assert open_checkpoints(tmp_path).steps() == [1]
     with open_checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest_step() == 1
         checkpoints.save(3, make_state(3))
     assert not unfinished.exists()
+    assert not link.is_symlink()
     assert open_checkpoints(tmp_path).steps() == [1, 3]
 
 

@@ -8,11 +8,13 @@ import re
 import resource
 import time
 import types
+from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores, score_by
+from jaxformer.training.tensorboard_log import TensorBoardLog
 from tests.damage import flip_bit
 from tests.terminal import terminal
 
@@ -108,9 +110,21 @@ def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
         log.train(30, {**SUMS, "loss": 10.0}, **RATES)
     found = [(line["step"], line["loss"]) for line in read_metrics(tmp_path)]
     assert found == [(10, 3.0), (20, 3.0), (30, 1.0)]
+    (copy := tmp_path / "copy").hardlink_to(tmp_path / "metrics.jsonl")
+    before = copy.read_text()
+    with open_log(start_step=30) as log:
+        log.train(40, SUMS, **RATES)
+    assert copy.read_text() == before
     with open_log():  # a new run in an old workdir
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["gs:x", "s3:x"])
+def test_a_relative_folder_is_on_this_machine(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    TensorBoardLog(Path(name), first_step=1).close()
+    assert len([*(tmp_path / name).iterdir()]) == 1
 
 
 def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log):
