@@ -46,7 +46,7 @@ def remove_damaged(folder: Path) -> None:
     """Remove the programs that do not have their checksum. Raises OSError."""
     for program in entries(folder, "*-cache"):
         sums = _sums(program)
-        if not (sums.exists() and sums.read_text() == digest(program)):
+        if not (sums.exists() and sums.read_bytes() == digest(program).encode()):
             program.unlink(missing_ok=True)
             sums.unlink(missing_ok=True)
 
