@@ -31,7 +31,7 @@ def language_and_script(code: str) -> tuple[str, str]:
 
     if tag_is_valid(code):
         language = Language.get(standardize_tag(code, macro=True)).maximize()
-        return language.language, language.script
+        return language.language or "und", language.script
     logger.warning(
         "%r is no language code of ISO 639; its text is handled as English is, such as "
         "by sacreBLEU's tokeniser 13a. Write a code such as de, deu or zho_Hans", code,

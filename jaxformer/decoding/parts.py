@@ -105,9 +105,10 @@ def hypotheses_of(
     """Turn what a search finds of one part, arrays [W, ...], into text, best first.
 
     `names` are the pieces of sources and of targets. Raises NotFiniteError for
-    scores that are not numbers.
+    scores that are not finite, and if no hypothesis has ended, as with scores of NaN.
     """
-    require_numbers(found.scores)
+    ended = found.scores[found.lengths > 0]
+    require_numbers(ended if ended.size else np.nan)
     source_pieces = [names[0][i] for i in source]
     rows = zip(*(leaf.tolist() for leaf in found), strict=True)
     hypotheses = [
@@ -122,8 +123,8 @@ def hypotheses_of(
 
 
 def require_numbers(scores: npt.ArrayLike) -> None:
-    """Raise NotFiniteError if an array of scores has NaN."""
-    if np.isnan(scores).any():
+    """Raise NotFiniteError if an array of scores has NaN or an infinity."""
+    if not np.isfinite(scores).all():
         raise NotFiniteError(
             "the model's scores are not numbers: its parameters are damaged, or "
             "training has diverged; use another checkpoint"

@@ -46,7 +46,7 @@ class Reranker(NamedTuple):
 
         A pair is the source's tag or "", its text, and the translation. NaN for a pair
         of more pieces than the model can hold. Raises NotFiniteError if a
-        log P is NaN, as those of a diverged model are.
+        log P is not finite, as those of a diverged model are.
         """
         sources, targets = [], []
         for tag, source, target in pairs:
@@ -64,7 +64,7 @@ class Reranker(NamedTuple):
         found = self.forcing.score(self.params, *scored)
         lengths = np.array([len(each.pieces) for each in found], np.int32)
         total = np.array([each.log_probability for each in found], np.float64)
-        if np.isnan(total).any():
+        if not np.isfinite(total).all():
             raise NotFiniteError(
                 f"{self.name} gives probabilities that are not numbers; use another "
                 "checkpoint"

@@ -243,6 +243,7 @@ def _select_beam(
         )  # fmt: skip
     grown = state.log_probabilities[:, :, None] + (best - normaliser[:, :, None])
     grown = grown.reshape(batch, -1)
+    grown = jnp.where(jnp.isnan(grown), jnp.nan, grown)  # top_k has -NaN below -inf
     if phrases is None:
         grown, index = jax.lax.top_k(grown, 2 * width)
     else:

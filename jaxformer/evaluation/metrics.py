@@ -75,10 +75,11 @@ SCORERS = {
 # sacreBLEU's tokenisers of scripts that 13a does not split into words. For scripts
 # without spaces and without a tokeniser, each character is a token.
 TOKENIZERS = {
-    **dict.fromkeys(("Hans", "Hant", "Hani"), "zh"),
+    **dict.fromkeys(("Hans", "Hant", "Hani", "Hanb"), "zh"),
     "Jpan": "ja-mecab",
-    "Kore": "ko-mecab",
-    **dict.fromkeys(("Thai", "Laoo", "Khmr", "Mymr", "Tibt"), "char"),
+    **dict.fromkeys(("Kore", "Hang"), "ko-mecab"),
+    **dict.fromkeys(("Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Hira", "Kana"), "char"),
+    **dict.fromkeys(("Lana", "Tale", "Talu", "Tavt", "Java", "Bali"), "char"),
 }
 # multi-bleu.perl takes tokens and does not smooth.
 _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}

@@ -10,14 +10,24 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.config.settings import Section
-from jaxformer.system.errors import InputError, printable
+from jaxformer.system.errors import InputError, NotFiniteError, printable
 from jaxformer.tokens import AnyTokenizer
 
 
 def flat(params: Mapping) -> dict[str, np.ndarray]:
-    """Copy nested parameters to float32 arrays by path, such as "encoder/norm/bias"."""
+    """Copy nested parameters to float32 arrays by path, such as "encoder/norm/bias".
+
+    Raises NotFiniteError for a number that is not finite.
+    """
     named = flatten_dict(params, sep="/").items()
-    return {name: np.array(leaf, np.float32) for name, leaf in named}
+    found = {name: np.array(leaf, np.float32) for name, leaf in named}
+    for name, leaf in found.items():
+        if not np.isfinite(leaf).all():
+            raise NotFiniteError(
+                f"the parameter {name} is not finite: it is damaged, or training has "
+                "diverged; use another checkpoint"
+            )
+    return found
 
 
 nested = partial(unflatten_dict, sep="/")  # the inverse of `flat`

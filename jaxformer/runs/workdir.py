@@ -29,7 +29,7 @@ from jaxformer.remote.copy import copy_at, copy_of
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import links_among, owned, url_of, write_atomically
+from jaxformer.system.files import entries, links_among, owned, url_of, write_atomically
 from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,

@@ -68,7 +68,8 @@ class _Http(H11Protocol):
 
         It may still read, and then its request is answered.
         """
-        waits = self.conn.their_state is h11.DONE and not self.cycle.response_complete
+        has_request = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        waits = has_request and not self.cycle.response_complete
         if waits:
             self.cycle.keep_alive = False
             self._probe()

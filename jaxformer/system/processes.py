@@ -96,12 +96,16 @@ def _check(address: str | None, count: int | None, mine: int | None) -> None:
             f"--process_id={mine} is not one of --num_processes={count}; they are "
             f"numbered from 0 to {count - 1}"
         )
-    if address is None:
+    name = "--coordinator_address"
+    if address is None:  # as JAX does
+        name = "JAX_COORDINATOR_ADDRESS"
+        address = os.environ.get(name)
+    if address is None or (not address and count is mine is None):
         return
-    port = address.rpartition(":")[2]
+    port = address.rpartition(":")[2] if address.isprintable() else ""
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 2**16):
         raise InputError(
-            f"--coordinator_address={address} has no port from 1 to 65535; write "
+            f"{name}={address} has no port from 1 to 65535; write "
             "HOST:PORT of process 0"
         )
     if mine == 0:

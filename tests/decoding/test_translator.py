@@ -143,11 +143,12 @@ def test_new_parameters_are_used(beam):
     assert_alike(beam.translate(SENTENCES[:2]), before)
 
 
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_parameters_that_are_not_numbers_end_the_search(beam_size):
+def test_parameters_that_are_not_numbers_end_the_search(beam_size, number):
     """With a beam no score of NaN would ever be good enough to stop."""
     translator = open_translator(beam_size=beam_size)
-    translator.params = [jax.tree.map(lambda x: x * np.nan, translator.params[0])]
+    translator.params = [jax.tree.map(lambda x: x * number, translator.params[0])]
     with pytest.raises(InputError, match="scores are not numbers"):
         translator.translate(["4 5 6"])
 

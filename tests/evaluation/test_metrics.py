@@ -77,7 +77,9 @@ def test_chinese_is_scored_by_character(language):
     ("language", "text", "tokenizer"),
     [
         ("jpn", "私は毎朝公園を散歩します。", "ja-mecab"),
-        ("kor", "나는 매일 아침 공원을 산책한다.", "ko-mecab"),
+        ("kor_Hang", "나는 매일 아침 공원을 산책한다.", "ko-mecab"),
+        ("ja-Hira", "わたしはまいあさこうえんをさんぽします。", "char"),
+        ("und-AQ", "a b c d", "13a"),
         ("deu_Latn", "Ich gehe jeden Morgen in den Park.", "13a"),
         ("zh-Latn", "Wǒ měi tiān zǎoshang qù gōngyuán.", "13a"),
         ("tha", "ฉันเดินเล่นในสวนทุกเช้า", "char"),

@@ -25,12 +25,13 @@ compiled_cache.seal()
 
 
 def test_programs_with_another_checksum_or_none_are_removed(tmp_path):
-    for name in ("a-cache", "b-cache", "c-cache", "other"):
+    for name in ("a-cache", "b-cache", "c-cache", "d-cache", "other"):
         (tmp_path / name).write_bytes(b"program")
     seal(tmp_path)
     (tmp_path / "new-cache").write_bytes(b"half of a")
     flip_bit(tmp_path / "b-cache", 5)
-    (tmp_path / "c-cache.xxh128").write_bytes(b"\xff")
+    (tmp_path / "c-cache.xxh128").write_text("")
+    (tmp_path / "d-cache.xxh128").write_bytes(b"\xff")  # no UTF-8
     remove_damaged(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["a-cache", "a-cache.xxh128", "other"]
