@@ -10,6 +10,7 @@ import shutil
 import tracemalloc
 from dataclasses import fields, replace
 from itertools import chain
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -24,6 +25,7 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.corpus.store import ShardWriter, id_dtype, open_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import write_checksums
+from jaxformer.text import locations
 from jaxformer.text.lines import read_lines
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs, read_parts, read_split
@@ -162,6 +164,20 @@ def test_blank_lines_and_lone_surrogates_are_blank_pairs(tmp_path, folder, caplo
 def test_a_directory_is_read_by_language(folder):
     assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
+
+
+@pytest.mark.parametrize("pattern", ["*/x.tsv", "**/x.tsv"])
+def test_a_glob_over_a_folder_that_cannot_be_listed_is_refused(
+    tmp_path, folder, monkeypatch, pattern
+):
+    """Its text would be missing without a word."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "x.tsv", ["a\tb"])
+    assert read(folder, corpus="tsv", train=f"{tmp_path}/{pattern}") == [("a", "b")] * 2
+    monkeypatch.setattr(locations, "entries", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        read(folder, corpus="tsv", train=f"{tmp_path}/{pattern}")
 
 
 def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
