@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from errno import EDQUOT, EFBIG, ENOENT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from fnmatch import fnmatchcase
@@ -191,25 +191,22 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder, which is removed when the block ends.
 
-    Those that killed processes of this user have left are removed first.
+    Folders that killed processes of this user have left are removed first.
     """
-    with tempfile.TemporaryDirectory(prefix=prefix) as name:
-        folder, lock = Path(name, "folder"), FileLock(Path(name, _IN_USE))
+    with tempfile.TemporaryDirectory(prefix=prefix) as name, ExitStack() as held:
         with suppress(OSError, NotImplementedError):  # a file system without locks
-            lock.acquire(timeout=0)
+            held.enter_context(FileLock(Path(name, _IN_USE)))
         for left in entries(Path(name).parent, f"{prefix}*"):
-            # A young one may not have its lock yet.
+            # A young folder may not have its lock yet.
             with suppress(OSError, NotImplementedError, Timeout):
                 age = time.time() - (left / _IN_USE).stat().st_mtime
                 is_own = left.lstat().st_uid == os.stat(name).st_uid
                 if is_own and age > _LOCK_AGE:
                     with FileLock(left / _IN_USE, timeout=0):
                         shutil.rmtree(left)
+        folder = Path(name, "folder")
         folder.mkdir()
-        try:
-            yield folder
-        finally:
-            lock.release()
+        yield folder
 
 
 def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
