@@ -17,7 +17,6 @@ import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +40,6 @@ State = TypeVar("State")  # a pytree of arrays
 are_several = processes.are_several
 METADATA = "_CHECKPOINT_METADATA"  # a file of orbax, with `Origin` in it
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
-_GONE = (ENOENT, EISDIR, ENOTDIR)  # errors of a file that is lost; others may pass
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
 
 
@@ -265,7 +263,8 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
         cause = error.__cause__ if type(error) is Exception else error
         if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):
             raise
-        if path.exists() and _system_code(cause) not in (None, *_GONE):
+        code = _system_code(cause)
+        if path.exists() and code and not isinstance(OSError(code, ""), GONE):
             raise _unreadable(path, cause) from error
         return None, reason(cause) or type(cause).__name__
     finally:
