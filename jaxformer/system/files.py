@@ -27,10 +27,10 @@ from jaxformer.system.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
-GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a file
+GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a lost file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _IN_USE = ".in_use"  # the lock of a temporary folder
-_LOCK_AGE = 60  # seconds from which a lock that nobody holds is left by a kill
+_LOCK_AGE = 60  # seconds; an older lock that nobody holds is of a killed process
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _FULL = (ENOSPC, EDQUOT, EFBIG)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
@@ -39,7 +39,7 @@ _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 def cache_folder(name: str) -> Path:
     """Return a folder of that name in jaxformer's folder of the user's cache.
 
-    Raises FileNotFoundError if there is none, as for the users of some containers.
+    Raises FileNotFoundError without a home folder, which users of containers may lack.
     """
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

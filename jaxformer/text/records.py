@@ -54,7 +54,7 @@ def read_json_lines(
 
 @cache
 def _warn_of_surrogates(name: str) -> None:
-    """Log it once; a text is read several times."""
+    """Log once for each file, which is read several times."""
     log.warning("%s: pairs with lone surrogates count as empty", printable(name))
 
 

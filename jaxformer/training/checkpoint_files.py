@@ -1,9 +1,9 @@
 """One checkpoint on disk: written by orbax with checksums, verified and read back.
 
 A checkpoint is the folder `<directory>/<step>` with one item, `state`, metadata that
-names the run and the step, and checksums of all its files. An array is read back before
-it appears. It appears complete or not at all, on a file system that all processes
-see, or on an object store. Each process reads for itself, and writes what its devices
+names the run and the step, and checksums of all its files. It appears complete or not
+at all, after one of its arrays was read back, on a file system that all processes see,
+or on an object store. Each process reads for itself, and writes what its devices
 hold; on an object store the first one writes all.
 """
 
@@ -275,7 +275,7 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
 def _read_smallest(path: Path) -> None:
     """Raise ValueError if the smallest array of a new checkpoint cannot be read back.
 
-    A path that tensorstore or orbax reads in another way leads its arrays elsewhere.
+    orbax and tensorstore put arrays elsewhere if they read the path in another way.
     """
     reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=_alone())
     try:
@@ -292,7 +292,7 @@ def _read_smallest(path: Path) -> None:
 
 
 def _here(saved: ocp.metadata.value.ArrayMetadata) -> jax.ShapeDtypeStruct:
-    """Describe a saved array as one of the first local device.
+    """Describe a saved array, to be read onto the first local device.
 
     If orbax reads into numpy and one file is damaged, every other read in progress
     prints a traceback.
