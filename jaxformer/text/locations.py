@@ -7,6 +7,7 @@ import errno
 import glob
 import io
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,16 +59,12 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def find_files(pattern: str) -> list[Path]:
-    """Return the file of that name, or the files that match the glob, sorted.
-
-    Raises OSError for a folder that cannot be listed: text would be missing.
-    """
+    """Return the file of that name, or the files that match the glob, sorted."""
     if not (url := url_of(pattern)):
         path = Path(os.path.expanduser(pattern))  # unlike Path.expanduser: no error
         if path.is_file():
             return [path]
-        _require_listable(path)
-        found = map(Path, glob.glob(str(path), recursive=True))
+        found = _matching(Path(path.anchor), path.relative_to(path.anchor).parts)
         return sorted({path for path in found if path.is_file()})
     scheme = url.partition(":")[0]
     store = file_system(scheme)
@@ -78,15 +75,29 @@ def find_files(pattern: str) -> list[Path]:
     return sorted(Path(f"{scheme}://{name}") for name in names)
 
 
-def _require_listable(path: Path) -> None:
-    """Raise OSError for a folder that `glob.glob` skips since it cannot be listed."""
-    for depth, part in enumerate(path.parts):
-        if glob.has_magic(part):
-            depth += part == "**"  # which stands for folders, to be listed themselves
-            listed = str(Path(*path.parts[:depth]))
-            for found in map(Path, glob.glob(listed, recursive=True)):
-                if found.is_dir():
-                    entries(found)
+def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Yield the paths below a folder that match the `parts` of a glob.
+
+    The syntax is `glob.glob`'s. Raises OSError for a folder that cannot be listed,
+    which `glob.glob` skips: text would be missing.
+    """
+    if not parts:
+        yield folder
+        return
+    part, *rest = parts
+    if glob.escape(part) == part:
+        yield from _matching(folder / part, rest)
+        return
+    is_deep = part == "**"
+    if is_deep:
+        yield from _matching(folder, rest)
+    for path in entries(folder, part) if folder.is_dir() else []:
+        if path.name.startswith(".") and not part.startswith("."):
+            continue
+        if not is_deep or not rest:
+            yield from _matching(path, rest)
+        if is_deep and path.is_dir() and not path.is_symlink():
+            yield from _matching(path, parts)
 
 
 def size_and_time(path: Path) -> tuple[int, int | str]:
