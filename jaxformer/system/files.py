@@ -97,18 +97,20 @@ def files_below(folder: Path) -> list[Path]:
     return found
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
-    The content is on disk before the old file is gone. A symbolic link stays, and the
-    file that it names is replaced. Raises OSError as `Path.write_bytes` does.
+    Several parts of the content follow one another. All are on disk before the old file
+    is gone. A symbolic link stays, and the file that it names is replaced. Raises
+    OSError as `Path.write_bytes` does.
     """
     path = Path(os.path.realpath(path))
     # A name that no other process and no link has.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
