@@ -20,7 +20,6 @@ from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
-from jaxformer.system.errors import printable
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
@@ -135,7 +134,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
             f"epoch{f', {empty} rows empty here' if empty else ''}"
         )
     flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
-    logger.info("\n".join(map(printable, lines)))
+    logger.info("\n".join(lines))
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],

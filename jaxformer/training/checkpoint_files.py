@@ -34,6 +34,7 @@ from jaxformer.system.files import (
     verify_checksums,
     write_checksums,
 )
+from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 
 State = TypeVar("State")  # a pytree of arrays
@@ -186,11 +187,7 @@ def find_damage(path: Path, mirror: Mirror = LOCAL) -> str:
     Raises RemovedError if there is no such checkpoint, and InputError if a file cannot
     be read at present.
     """
-    damage = ""
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            damage = _pull_verified(path, mirror)
-    return _agree(path, mirror, damage)
+    return _agree(path, mirror, once(lambda: _pull_verified(path, mirror)))
 
 
 def _pull_verified(path: Path, mirror: Mirror) -> str:
