@@ -70,14 +70,7 @@ def test_a_path_that_orbax_would_read_as_another_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "checkpoints",
-        "tensorboard",
-        ".lock",
-        "checkpoints/7",
-        ".a.partial",
-        "a.html",
-    ],
+    ["checkpoints", "tensorboard", ".lock", "checkpoints/7", ".a.partial", "a.html"],
 )
 def test_links_that_lead_out_of_the_folder_are_refused(tmp_path, workdir, name):
     (workdir.path / name).parent.mkdir(exist_ok=True)
