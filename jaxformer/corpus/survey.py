@@ -23,7 +23,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, url_of, write_atomically
+from jaxformer.system.files import GONE, entries, url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
@@ -141,7 +141,10 @@ def survey_files(folder: Path) -> list[Path]:
 
 
 def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
-    """Return the survey in a folder, if it is complete and of the same text."""
+    """Return the survey in a folder, if it is complete and of the same text.
+
+    Raises OSError if it cannot be read at present: it may be complete.
+    """
     try:
         survey = Survey(**json.loads((folder / SURVEY).read_bytes()))
         before = survey.made_with
@@ -150,7 +153,7 @@ def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
             trained = trained_tokenizer(folder).hash
             before = before | {"tokenizer": trained}
         return survey if before == made_with else None
-    except (OSError, ValueError, TypeError, LookupError, InputError):
+    except (*GONE, ValueError, TypeError, LookupError, InputError):
         return None
 
 

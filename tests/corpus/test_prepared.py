@@ -10,6 +10,7 @@ import shutil
 import tracemalloc
 from dataclasses import fields, replace
 from itertools import chain
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -20,6 +21,7 @@ from backports import zstd
 
 from jaxformer import grammar
 from jaxformer.config.data import DataConfig
+from jaxformer.corpus import survey as survey_module
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.corpus.store import ShardWriter, id_dtype, open_corpus
@@ -466,6 +468,17 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
     with pytest.raises(InputError, match=r"and the text gone in .* cannot be compared"):
         prepare(replace(own, train="gone"), run)
     assert tree(run) == before
+
+
+def test_unfinished_work_that_cannot_be_read_at_present_is_kept(
+    tmp_path, folder, monkeypatch
+):
+    survey = tmp_path / survey_module.SURVEY
+    survey.touch()
+    monkeypatch.setattr(Path, "read_bytes", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        survey_module.survey_text(tmp_path, folder, {}, None)
+    assert survey.exists()
 
 
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
