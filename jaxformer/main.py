@@ -207,8 +207,8 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
 class _Formatter(logging.Formatter):
     """Names runs on object stores by their URLs, and escapes what does not print.
 
-    A line ends where the text of a message has a line end; those of its arguments,
-    such as paths, are escaped.
+    Line ends of the message itself stay. Those of its arguments, such as paths, are
+    escaped.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -26,7 +26,6 @@ from jaxformer.accelerators.estimate import (
     Work,
 )
 from jaxformer.accelerators.hlo import Program, section
-from jaxformer.batch import Batch
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
@@ -36,6 +35,7 @@ from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
+from jaxformer.training.memory import abstract_batch, memory_of
 from jaxformer.training.setup import TrainingSetup, make_training_setup
 
 DECODED = 64  # tokens of a source, and of a translation at most, in the decoder's step
@@ -69,13 +69,7 @@ def train_programs(
     setup: TrainingSetup, shape: tuple[int, int, int], many: bool
 ) -> dict[str, jax.stages.Lowered]:
     """Lower an update or, if it has `many` microbatches, the programs that make it."""
-    split = sharding.batch_sharding(setup.mesh)
-    rows, *lengths = shape
-    source, target = (
-        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
-        for length in lengths
-    )
-    batch, lower = Batch(source, target, source, target), setup.train_step.lower
+    batch, lower = abstract_batch(setup.mesh, shape), setup.train_step.lower
     with sharding.on_mesh(setup.mesh):
         state = sharding.abstract_state(setup.mesh, setup.init)
         if not many:
@@ -132,12 +126,7 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
             raise
         needed = int(float(used[1]) * _UNITS[used[2]])
         return ProgramFacts(needed, Memory(), 0.0, Counter(), {}, Counter(), False)
-    seconds, used = time.monotonic() - start, compiled.memory_analysis()
-    memory = Memory(
-        used.argument_size_in_bytes,
-        used.temp_size_in_bytes,
-        used.output_size_in_bytes - used.alias_size_in_bytes,
-    )
+    seconds, memory = time.monotonic() - start, Memory(*memory_of(compiled))
     text = compiled.as_text()
     program, parts, exchanged = Program(text), Counter(), {}
     for operation, cycles in program.cycles().items():

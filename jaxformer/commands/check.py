@@ -14,11 +14,7 @@ from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import (
-    require_output,
-    temporary_folder,
-    write_atomically,
-)
+from jaxformer.system.files import require_output, temporary_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.decoding.options import (
-    ModelChoice,
-    TranslateOptions,
-    TranslateRequest,
-)
+from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateRequest
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet

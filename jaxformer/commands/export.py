@@ -7,11 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxformer.commands.reproduce import RECORD
-from jaxformer.decoding.options import (
-    ModelChoice,
-    TranslateOptions,
-    TranslateRequest,
-)
+from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateRequest
 from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.marian import export_marian
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card

@@ -92,7 +92,7 @@ def name_text(
         return of_split(run, split), None
     run, pairs = read_text(run, source, reference, split, tag)
     values, kind = vars(run.config.data), split.rpartition("/")[2]
-    name = source or values.get(f"{kind}_source") or values.get(kind) or kind
+    name = source or values.get(kind, "").partition(",")[0] or kind  # of the sources
     languages = values["source_language"], values["target_language"]
     return run, ReportedText(Path(name).name, *languages, *pairs)
 

@@ -33,9 +33,10 @@ def language_and_script(code: str) -> tuple[str, str]:
         language = Language.get(standardize_tag(code, macro=True)).maximize()
         return language.language or "und", language.script
     logger.warning(
-        "%r is no language code of ISO 639; its text is handled as English is, such as "
-        "by sacreBLEU's tokeniser 13a. Write a code such as de, deu or zho_Hans", code,
-    )  # fmt: skip
+        "%r is no language code of ISO 639, and its text is handled as English, for "
+        "example by sacreBLEU's tokeniser 13a; write a code such as de or zho_Hans",
+        code,
+    )
     return re.split("[-_]", code)[0].lower(), "Latn"
 
 
@@ -210,7 +211,10 @@ class DataConfig(Section, name="data"):
         return parts
 
     def fixed(self) -> dict[str, Any]:
-        """Return them without paths of text, which is compared by its content."""
+        """The values of the keys that are not free, with "" for paths of text.
+
+        Text is compared by its content.
+        """
         values = super().fixed()
         corpora = [
             own | _no_paths(own.get("corpus", self.corpus)) for own in self.corpora
@@ -304,7 +308,7 @@ class DataConfig(Section, name="data"):
         )  # fmt: skip
 
 
-_OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # kinds of corpora
+_OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # corpora whose texts are paths
 # Keys that a corpus of `corpora` may have for itself.
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",

@@ -257,10 +257,7 @@ def _write_shard(
 
 
 def _write_dev(
-    folder: Path,
-    dev: dict[str, Sides],
-    tokenizer: Tokenizer,
-    report: dict[str, Any],
+    folder: Path, dev: dict[str, Sides], tokenizer: Tokenizer, report: dict[str, Any]
 ) -> None:
     """Write the validation texts, in tokens and as text; add them to the report."""
     size = id_dtype(tokenizer.largest_vocab_size)

@@ -9,17 +9,16 @@ and the same of targets. With `data.versions` these files are of version 0, and
 the offsets of the sentences are in memory, 8 bytes each.
 """
 
+import io
 import json
-import os
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.system.files import Verifier, naming, write_atomically
+from jaxformer.system.files import Verifier, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.ragged import Ragged, offsets
 from jaxformer.tokens import SIDES
@@ -94,18 +93,10 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
     `numpy.save` overlooks an error of the last write.
     """
-    # The name is unique: workers of Beam may write the same file at the same time.
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with naming(path), partial.open("wb") as file:
-            header = np.lib.format.header_data_from_array_1_0(array)
-            np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(array).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    header = io.BytesIO()
+    described = np.lib.format.header_data_from_array_1_0(array)
+    np.lib.format.write_array_header_1_0(header, described)
+    write_atomically(path, header.getvalue(), np.ascontiguousarray(array).data)
 
 
 def id_dtype(vocab_size: int) -> str:

@@ -16,7 +16,6 @@ samples the sentence.
     corpus/versions/source.first.npy, ...     which of them is a word's first
 """
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.config.data import DataConfig
-from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, open_corpus
+from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, open_corpus, save_array
 from jaxformer.system.files import Verifier, remove, write_atomically
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.cleaning import breaks_ratio
@@ -108,10 +107,7 @@ class WordLists:
         while some := list(islice(versions, _CHUNKS_OF_A_SHARD)):
             writer.write(some, None)
         for name, each in zip(SIDES, counts, strict=True):
-            content = io.BytesIO()
-            np.save(content, offsets(each + 1))
-            file = corpus / "versions" / f"{name}.first.npy"
-            write_atomically(file, content.getvalue())
+            save_array(corpus / "versions" / f"{name}.first.npy", offsets(each + 1))
 
     def _versions(self, counts: Sequence[np.ndarray]) -> Iterator[list[Ragged]]:
         """Yield the versions of the words of a side, and none of the other side."""

@@ -22,7 +22,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, remove, url_of, write_atomically
+from jaxformer.system.files import GONE, entries, remove, url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
@@ -140,7 +140,10 @@ def survey_files(folder: Path) -> list[Path]:
 
 
 def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
-    """Return the survey in a folder, if it is complete and of the same text."""
+    """Return the survey in a folder, if it is complete and of the same text.
+
+    Raises OSError if it cannot be read at present: it may be complete.
+    """
     try:
         survey = Survey(**json.loads((folder / SURVEY).read_bytes()))
         before = survey.made_with
@@ -149,7 +152,7 @@ def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
             trained = trained_tokenizer(folder).hash
             before = before | {"tokenizer": trained}
         return survey if before == made_with else None
-    except (OSError, ValueError, TypeError, LookupError, InputError):
+    except (*GONE, ValueError, TypeError, LookupError, InputError):
         return None
 
 

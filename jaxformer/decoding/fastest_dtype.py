@@ -1,7 +1,7 @@
 """Choose the type of products for decoding by timing them."""
 
 import logging
-import time
+import timeit
 from collections.abc import Callable
 
 import jax
@@ -47,10 +47,4 @@ def product(vocabulary: int, d_model: int, dtype: str) -> Callable[[], jax.Array
 def best_time(work: Callable[[], object]) -> float:
     """Seconds of the fastest of ROUNDS, after one that compiles."""
     work()
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    return min(seconds() for _ in range(ROUNDS))
+    return min(timeit.repeat(work, number=1, repeat=ROUNDS))

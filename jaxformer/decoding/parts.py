@@ -43,8 +43,8 @@ class Hypothesis(NamedTuple):
     """A translation and its probability under the model.
 
     Both sides end each part with the end of sentence, a piece of its own. A blank text
-    has no parts, log P = 0 and no tokens. So has a text that is copied, since the
-    vocabulary has none of its characters.
+    has no parts, log P = 0 and no tokens. A part of which the vocabulary has no
+    character is copied, with log P = 0 and no tokens.
     """
 
     text: str
@@ -199,7 +199,7 @@ def lines_of(
     code, without = split_tag(text, tokenizer.language_code)
     if language is None:
         return code, [[without]]
-    lines = text.replace(code, "", 1).split("\n")  # those at the ends too
+    lines = text.replace(code, "", 1).split("\n")  # blank ones at the ends too
     return code, [sentences_of(line, language) for line in lines]
 
 

@@ -77,9 +77,9 @@ class RequestQueue:
     ) -> None:
         """Add texts of `text.tasks`; `advance` passes all results to `done`.
 
-        It passes the error to `failed` if the results cannot be used. Parts of
-        different requests take turns, as in `Engine.submit`; those of a small request
-        share one turn, so that it is not much slower than a single text.
+        If a result has no finite scores, `advance` passes the error to `failed`. Parts
+        of different requests take turns, as in `Engine.submit`. The parts of a small
+        request share one turn, so that it is not much slower than a single text.
         """
         found: dict[int, OfParts] = {}
         if not texts:

@@ -64,14 +64,11 @@ def numbered(
 
 
 class TextTasks(NamedTuple):
-    """The parts of a text, and how many each of its lines has.
-
-    Parts that are copied, by their place among all parts, have no task.
-    """
+    """The parts of a text: tasks, and parts that are copied without a search."""
 
     tasks: list[Task]
-    sizes: list[int]
-    copies: Mapping[int, list[Hypothesis]]
+    sizes: list[int]  # the number of parts of each line
+    copies: Mapping[int, list[Hypothesis]]  # by the place among all parts
 
     @property
     def longest(self) -> int:
@@ -224,12 +221,12 @@ class TextPipeline:
             sources = [task.text for text in texts for task in text.tasks]
             parts = self._choose(sources, parts)
         left = iter([each[: self.options.n_best] for each in parts])
-        return [
-            self._distinct(joined([
-                text.copies.get(part) or next(left) for part in range(sum(text.sizes))
-            ], text.sizes))
-            for text in texts
-        ]  # fmt: skip
+        results = []
+        for text in texts:
+            places = range(sum(text.sizes))
+            own = [text.copies.get(place) or next(left) for place in places]
+            results.append(self._distinct(joined(own, text.sizes)))
+        return results
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Keep the first hypothesis of each text; samples may repeat a text."""

@@ -41,9 +41,9 @@ def corpus_scores(
 ) -> Scores:
     """Score detokenised translations against one reference each.
 
-    sacreBLEU's tokeniser follows the script of the target language (TOKENIZERS), and is
-    13a for all others. Raises InputError if the counts differ, if there is no text, or
-    if the tokeniser's package is not installed.
+    sacreBLEU's tokeniser is that of TOKENIZERS for the script of the target language,
+    and 13a for all other scripts. Raises InputError if the counts differ, if there is
+    no text, or if the tokeniser's package is not installed.
     """
     require_pairs(hypotheses, references)
     bleus = [make_bleu(target_language, lowercase=case) for case in (False, True)]
@@ -64,7 +64,7 @@ class Score(NamedTuple):
 
 # The scorers of published BLEU, and who uses each.
 SCORERS = {
-    "sacreBLEU": "papers since about 2019; 13a, or that of TOKENIZERS",
+    "sacreBLEU": "papers since about 2019; 13a, or the script's tokeniser",
     "sacreBLEU lower-cased": "the same, case ignored",
     "sacreBLEU intl": "the same, split at every Unicode punctuation mark",
     "sacreBLEU intl lower-cased": "tensor2tensor's own reports",
@@ -90,8 +90,8 @@ def every_bleu(
 ) -> list[Score]:
     """BLEU of detokenised translations under each scorer of SCORERS that applies.
 
-    For scripts of TOKENIZERS only theirs applies. Raises InputError as `corpus_scores`
-    does.
+    For scripts of TOKENIZERS only "sacreBLEU", also lower-cased, applies. Raises
+    InputError as `corpus_scores` does.
     """
     require_pairs(hypotheses, references)
     pair = hypotheses, references

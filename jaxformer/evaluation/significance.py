@@ -2,8 +2,8 @@
 
 Systems are compared by paired approximate randomisation. sacreBLEU's paired bootstrap
 takes absolute values of the resampled differences before it subtracts their mean, so
-that its p-values are too small: of 300 pairs of equally good systems, 150 sentences
-each, 10 % have p < 0.05, and 4 % by randomisation.
+its p-values are too small. Of 300 pairs of equally good systems, 150 sentences each,
+10 % have p < 0.05 by bootstrap, and 4 % by randomisation.
 
 All statistics are sacreBLEU's, with its fixed seed (12345, or SACREBLEU_SEED); their
 signatures name samples and seed. Only ties are added to its p-values. They describe

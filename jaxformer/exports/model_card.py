@@ -30,16 +30,16 @@ class Facts(NamedTuple):
     license: str | None
 
 
-_EXAMPLE = "A sentence to translate."
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 
 
 def text_name(data: DataConfig, split: str) -> str:
     """Name the text "train", "dev" or "test" of a corpus, without its folder's path."""
-    values = vars(data)
+    name = getattr(data, split)
     if data.corpus.startswith("builtin:"):
         return data.corpus
-    name = values[f"{split}_source"] if data.corpus == "files" else values[split]
+    if data.corpus == "files":
+        name = name.partition(",")[0]  # of the sources
     if data.corpus == "directory":
         return f"{Path(data.directory).name}/{name}"
     return f"{data.corpus}/{name}" if ":" in data.corpus else Path(name).name

@@ -149,7 +149,7 @@ def _describe_lengths(splits: Described) -> Iterator[str]:
 def _quote(before: str, text: str, after: str = "") -> str:
     """Return a line with an escaped quotation, cut to the width of the report."""
     room = max(_WIDTH - len(before) - len(after) - 4, _LEAST_QUOTE)
-    text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:_WIDTH])
+    text = printable(text[:_WIDTH])
     if len(text) > room:
         text = text[: room - 3] + "..."
     return f'{before}"{text}"  {after}'.rstrip()

@@ -32,8 +32,9 @@ _LOST = {
     "HTTPClientError", "ClientConnectionError", "ClientPayloadError", "TransportError",
     "IncompleteReadError", "ResponseParserError", "ConnectionError", "TimeoutError",
 }  # fmt: skip
-_DAMAGED = {"ChecksumError", "FlexibleChecksumError"}  # ours and gcsfs's, botocore's
-_READINGS = 3  # before what is read counts as damaged in the store
+# ChecksumError is ours and gcsfs's.
+_DAMAGED = {"ChecksumError", "FlexibleChecksumError"}
+_READINGS = 3  # after which data that arrives damaged counts as damaged in the store
 _BUSY = (errno.EBUSY, errno.EIO)  # of s3fs: the store asks to try again
 
 
@@ -60,10 +61,11 @@ def _is_temporary(error: Exception) -> bool:
     status = getattr(error, "code", None)  # gcsfs's HttpError
     has_status = isinstance(status, int) and (status >= 500 or status in (408, 429))
     is_busy = isinstance(error, OSError) and error.errno in _BUSY
-    return _is_of(error, _LOST | _DAMAGED) or has_status or is_busy
+    return _has_name(error, _LOST | _DAMAGED) or has_status or is_busy
 
 
-def _is_of(error: Exception, names: set[str]) -> bool:
+def _has_name(error: Exception, names: set[str]) -> bool:
+    """Whether the class of an exception, or a base of it, has one of the names."""
     return not names.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
@@ -72,7 +74,7 @@ def request(
 ) -> Found:
     """Call a function of fsspec; repeat it while the connection is lost.
 
-    What comes damaged is read _READINGS times. Raises FileNotFoundError and
+    Data that arrives damaged is read _READINGS times. Raises FileNotFoundError and
     FileExistsError, LostConnectionError, DamagedError, and InputError for other
     failures.
     """
@@ -82,7 +84,7 @@ def request(
         except (FileNotFoundError, FileExistsError, InputError):
             raise
         except Exception as error:  # the packages have many
-            if _is_of(error, _DAMAGED) and number >= _READINGS:
+            if _has_name(error, _DAMAGED) and number >= _READINGS:
                 raise DamagedError(
                     f"{url} is damaged: it does not have its checksum, read "
                     f"{_READINGS} times; put a copy back"
@@ -156,10 +158,10 @@ class Store:
         request(self.at(name), self.files.put_file, str(file), self.at(name))
 
     def get(self, name: str, file: Path, digest: str = "") -> None:
-        """Download a file. Raises InputError if it does not have the XXH3-128."""
+        """Download a file. Raises DamagedError if it does not have the XXH3-128."""
 
         def download() -> None:
-            if not digest:  # the store's checksum is that of the whole
+            if not digest:  # a store verifies whole files, and no parts
                 partial.write_bytes(self.files.cat_file(self.at(name)))
                 return
             found = xxhash.xxh3_128()

@@ -1,5 +1,6 @@
 """Estimates for --mode=check: batches, memory and time of a plan, known scores."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -17,10 +18,8 @@ from jaxformer.corpus.mixture import pairs_of_an_epoch
 from jaxformer.corpus.plan import Plan, Shape
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
-from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
-from jaxformer.system.errors import printable
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, step_memory
@@ -135,7 +134,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
             f"epoch{f', {empty} rows empty here' if empty else ''}"
         )
     flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
-    logger.info("\n".join(map(printable, lines)))
+    logger.info("\n".join(lines))
     return {
         "pairs": train["kept"],
         "dropped": train["dropped"],
@@ -181,16 +180,11 @@ def search_microbatch(
 ) -> dict[str, int | bool] | None:
     """Find the largest microbatch that fits `budget` bytes; log the flags to set."""
     config = checked.config
-    model = make_model(
-        config.model,
-        vocab_size=checked.tokenizer.vocab_size,
-        source_vocab_size=checked.tokenizer.source_vocab_size,
-        rematerialise=rematerialise,
-    )
+    model = dataclasses.replace(checked.model, rematerialise=rematerialise)
     flags = f"--config.training.rematerialise={rematerialise}"
     logger.info("search      %s", flags)
     found = largest_microbatch(
-        make_training_setup(checked.config, model),
+        make_training_setup(config, model),
         largest_shape(model, plan),
         budget,
         unit=config.batches.row_multiple,

@@ -31,10 +31,7 @@ from jaxformer.training.step import Parameters
 
 
 def open_translator(
-    run: Run,
-    models: ModelChoice,
-    options: TranslateOptions,
-    comet: Comet | None = None,
+    run: Run, models: ModelChoice, options: TranslateOptions, comet: Comet | None = None
 ) -> Translator:
     """Make a translator of a run on the local devices, with all models beside it.
 

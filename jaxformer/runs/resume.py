@@ -51,9 +51,10 @@ def log_changes(said: str, before: Config, now: Config) -> None:
 
 
 def forget_lost_best(checkpoints: Checkpoints, name: str) -> None:
-    """Drop scores before that of the best checkpoint; patience would count from them.
+    """Drop the scores that `best_of` prefers to that of the best checkpoint left.
 
-    Another `training.best_by`, or damage, may have removed their checkpoints.
+    Patience would count from them. Another `training.best_by`, or damage, may have
+    removed their checkpoints.
     """
     scores, left = checkpoints.scores, checkpoints.best_step()
     if (lost := best_of(scores)) != left:

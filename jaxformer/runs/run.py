@@ -114,11 +114,11 @@ def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> 
 def open_run(
     workdir: Path, request: ConfigRequest = RECORDED, dtype: str | None = None
 ) -> Run:
-    """Open the folder of a run. Raises InputError if something in it is missing.
+    """Open the folder of a run.
 
-    Also if other paths of the text are given, and another text is there.
-
-    `dtype` replaces `model.dtype`; "auto" is the type that is fastest here.
+    Raises InputError if something in it is missing, and if `request` names other paths
+    of the text and another text is there. `dtype` replaces `model.dtype`; "auto" is the
+    type that is fastest here.
     """
     folder = Workdir(workdir)
     record = folder.read_record()
@@ -227,7 +227,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         which = "latest" if field == "ema" else f"average:{training.average}"
         if training.patience is not None and read_scores(path, training.best_by):
             which = "best"
-    found: list[int] | None = None
+    before: list[int] | None = None  # the steps at the last try
     while True:
         checkpoints = run.workdir.open_checkpoints(
             run.record,
@@ -237,7 +237,7 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
         try:
             return _read_choice(checkpoints, which, field)
         except RemovedError as removed:
-            if found == (found := checkpoints.steps()):
+            if before == (before := checkpoints.steps()):
                 raise
             logger.info("%s", removed)
 

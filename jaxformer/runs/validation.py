@@ -63,7 +63,7 @@ def validate(
 
 
 def _warn_of_explosion(job: Job, step: int, nll: float) -> None:
-    """Warn, once the warm-up is over, if a uniform guess would be better."""
+    """Warn of a loss above that of a uniform guess, once the warm-up is over."""
     uniform = math.log(job.run.tokenizer.vocab_size)
     if nll > uniform and step >= job.run.config.optimizer.warmup_steps:
         logger.warning(

@@ -43,11 +43,10 @@ from jaxformer.training.checkpoint_files import find
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "sentencepiece")
 
-
-# In a path orbax reads brackets as a glob and gs: as a URL, tensorstore \ as /, and
-# neither reads bytes that are no UTF-8.
+# In a path, orbax reads [ as a glob and a part gs: as a URL, and tensorstore reads \ as
+# /. Neither takes bytes that are not UTF-8.
 _MISREAD = re.compile(r"[\\\[]|(?<=/)gs:(?=/|$)|[\ud800-\udfff]")
-# What commands write into the folder, in the words of a regular expression.
+# Names of what commands write into the folder.
 _OWN = re.compile(
     r"checkpoints|corpus|profile|tensorboard|\.(.*\.)?(lock|partial)"
     r"|.*\.(jsonl?|html|model|tsv)"
@@ -104,7 +103,7 @@ class Workdir:
     ) -> Checkpoints:
         """Open the checkpoints, by default to read them; see `Checkpoints`.
 
-        The record of a run that is new may be None.
+        The record of a new run is None.
         """
         return Checkpoints(
             self.checkpoints,
@@ -116,7 +115,7 @@ class Workdir:
         )
 
     def trained_text(self, record: Record | None) -> str | None:
-        """Return the hash of the text of the checkpoints; None: there are none yet."""
+        """Return the hash of the text of the checkpoints; None without checkpoints."""
         return record.text if record and self.has_checkpoints() else None
 
     def open_corpus(self, record: Record | None) -> PreparedCorpus:

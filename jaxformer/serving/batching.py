@@ -66,10 +66,7 @@ class Batcher(threading.Thread):
     """
 
     def __init__(
-        self,
-        requests: RequestQueue,
-        limits: Limits,
-        on_failure: Callable[[], None],
+        self, requests: RequestQueue, limits: Limits, on_failure: Callable[[], None]
     ) -> None:
         super().__init__(daemon=True)
         self.state = STARTING

@@ -19,7 +19,7 @@ from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-PROBE_SECONDS = 0.2
+PROBE_SECONDS = 0.2  # between two interim responses
 LAST_ANSWERS = 2.0  # seconds to send the answers that end the service
 
 
@@ -64,9 +64,9 @@ class _Http(H11Protocol):
         self.conn = _StrictConnection(h11.SERVER, 2**16)  # bytes of a head, as uvicorn
 
     def eof_received(self) -> bool:
-        """Return whether to keep a connection whose client sends nothing more.
+        """Return whether a client that sends nothing more waits for an answer.
 
-        It may still read, and then its request is answered.
+        If so, the connection stays open until the answer is sent.
         """
         has_request = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
         waits = has_request and not self.cycle.response_complete
@@ -76,7 +76,7 @@ class _Http(H11Protocol):
         return waits
 
     def _probe(self) -> None:
-        """Send interim responses before the answer: writing fails for a lost client."""
+        """Send interim responses until the answer: writing fails for a lost client."""
         if self.cycle.response_started or self.transport.is_closing():
             return
         if self.conn.their_http_version == b"1.1":

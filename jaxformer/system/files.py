@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from errno import (
     EDQUOT,
@@ -38,10 +38,10 @@ from jaxformer.system.errors import InputError
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
-GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a file
+GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a lost file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _IN_USE = ".in_use"  # the lock of a temporary folder
-_LOCK_AGE = 60  # seconds from which a lock that nobody holds is left by a kill
+_LOCK_AGE = 60  # seconds; an older lock that nobody holds is of a killed process
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 _DISK = (ENOSPC, EDQUOT, EFBIG, EIO, ESTALE)  # errors of a disk
 _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
@@ -50,7 +50,7 @@ _NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
 def cache_folder(name: str) -> Path:
     """Return a folder of that name in jaxformer's folder of the user's cache.
 
-    Raises FileNotFoundError if there is none, as for the users of some containers.
+    Raises FileNotFoundError without a home folder, which users of containers may lack.
     """
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -143,18 +143,20 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, *content: str | bytes | memoryview) -> None:
     """Replace the file at `path` by `content`, text as UTF-8; never leaves half of it.
 
-    The content is on disk before the old file is gone. A symbolic link stays, and the
-    file that it names is replaced. Raises OSError as `Path.write_bytes` does.
+    Several parts of the content follow one another. All are on disk before the old file
+    is gone. A symbolic link stays, and the file that it names is replaced. Raises
+    OSError as `Path.write_bytes` does.
     """
     path = Path(os.path.realpath(path))
     # A name that no other process and no link has.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with naming(path), partial.open("xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -238,25 +240,22 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder, which is removed when the block ends.
 
-    Those that killed processes of this user have left are removed first.
+    Folders that killed processes of this user have left are removed first.
     """
-    with tempfile.TemporaryDirectory(prefix=prefix) as name:
-        folder, lock = Path(name, "folder"), FileLock(Path(name, _IN_USE))
+    with tempfile.TemporaryDirectory(prefix=prefix) as name, ExitStack() as held:
         with suppress(OSError, NotImplementedError):  # a file system without locks
-            lock.acquire(timeout=0)
+            held.enter_context(FileLock(Path(name, _IN_USE)))
         for left in entries(Path(name).parent, f"{prefix}*"):
-            # A young one may not have its lock yet.
+            # A young folder may not have its lock yet.
             with suppress(OSError, NotImplementedError, Timeout):
                 age = time.time() - (left / _IN_USE).stat().st_mtime
                 is_own = left.lstat().st_uid == os.stat(name).st_uid
                 if is_own and age > _LOCK_AGE:
                     with FileLock(left / _IN_USE, timeout=0):
                         shutil.rmtree(left)
+        folder = Path(name, "folder")
         folder.mkdir()
-        try:
-            yield folder
-        finally:
-            lock.release()
+        yield folder
 
 
 def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:

@@ -21,7 +21,7 @@ from jaxformer.system.lost_peers import LAST_SECONDS, PEERS
 from jaxformer.system.supervisor import explain_abort, silent_aborts
 
 JOIN_TIMEOUT = 300  # seconds; machines of one job may start minutes apart
-PORT_TIMEOUT = 10  # seconds until the port of process 0 has to be free
+PORT_TIMEOUT = 10  # seconds to wait for the port of process 0
 Value = TypeVar("Value")
 _RESUME = "start all processes again to resume from the newest checkpoint"
 
@@ -113,9 +113,9 @@ def _check(address: str | None, count: int | None, mine: int | None) -> None:
 
 
 def _require_free(port: int) -> None:
-    """Raise InputError if process 0 cannot listen on a port; XLA would crash.
+    """Raise InputError if process 0 cannot listen on a port; XLA would abort.
 
-    Waits for a process that is just ending.
+    Waits up to PORT_TIMEOUT seconds for another process to free the port.
     """
     has_both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if has_both else socket.AF_INET

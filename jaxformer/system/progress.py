@@ -141,14 +141,11 @@ def progress(
     _check()
     if unit and draws_bars():
         options = {"delay": DELAY, "leave": False, "dynamic_ncols": True, **bar}
+        name = printable(what)
         with (
             logging_redirect_tqdm(),
             _Bar(
-                desc=printable(what),
-                total=total,
-                unit=f" {unit}",
-                initial=initial,
-                **options,
+                desc=name, total=total, unit=f" {unit}", initial=initial, **options
             ) as drawn,
         ):
             yield drawn

@@ -73,7 +73,7 @@ def decode_lines(file: BinaryIO, name: str, block: int = 0) -> Iterator[str]:
             if len(line) > LONGEST:
                 raise InputError(
                     f"{name}, line {number + at} has more than {LONGEST:,} bytes; "
-                    "split it into lines of a sentence"
+                    "split it, with one sentence a line"
                 )
         try:
             text = data.decode("utf-8")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxformer.system.errors import InputError, printable
+from jaxformer.system.errors import InputError
 from jaxformer.system.files import file_name
 from jaxformer.text.lines import read_lines
 from jaxformer.text.locations import open_bytes
@@ -54,8 +54,8 @@ def read_json_lines(
 
 @cache
 def _warn_of_surrogates(name: str) -> None:
-    """Log it once; a text is read several times."""
-    log.warning("%s: pairs with lone surrogates count as empty", printable(name))
+    """Log once for each file, which is read several times."""
+    log.warning("%s: pairs with lone surrogates count as empty", name)
 
 
 def read_parquet(

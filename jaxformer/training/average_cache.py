@@ -30,11 +30,10 @@ def kept_average(
 ) -> Parameters:
     """Return nested dicts of numpy arrays: the file's if it has them, else `make()`'s.
 
-    The file begins with the digest of its content, of `field`, and of the checkpoints'
-    checksums, so a damaged file and another average are made anew. So is that of
-    damaged checkpoints, for `make` to refuse. The file is one of the folder of the
-    checkpoints. A cache that cannot be written is
-    no error. Raises RemovedError for checkpoints that are gone.
+    Each folder of checkpoints has one file. It begins with the digest of its content,
+    of `field`, and of the checkpoints' checksums. `make` is called if the digest
+    differs, and for damaged checkpoints, which it refuses. A cache that cannot be
+    written is no error. Raises RemovedError for checkpoints that are gone.
     """
     if len(checkpoints) == 1:
         return make()

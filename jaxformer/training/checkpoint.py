@@ -55,13 +55,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Open the folder to save into it, or only to read if `keep` is None.
 
         The newest `keep` checkpoints on schedule stay on disk, and the best by
-        `scores`, a dict to which the caller may add steps. They are of the run whose
-        record has `run`. The step `last` is on schedule. The `mirror` has the same
-        checkpoints in another place.
+        `scores`, a dict to which the caller may add steps. `run` is `Record.run` of
+        their run. The step `last` is on schedule. The `mirror` has the same checkpoints
+        in another place.
 
-        All methods raise InputError if a checkpoint is of another run or step, or the
-        folder cannot be listed; those that read raise RemovedError if training removes
-        the checkpoint meanwhile.
+        All methods raise InputError if a checkpoint is of another run or step, and
+        OSError if the folder cannot be listed. Those that read raise RemovedError if
+        training removes the checkpoint meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
@@ -107,7 +107,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return not self._find_damage(self._path(step))
 
     def best_step(self) -> int | None:
-        """Return `best_of` the steps that are left."""
+        """The step that `best_of` prefers of those with a checkpoint, or None."""
         left = self.steps()
         return best_of({s: score for s, score in self.scores.items() if s in left})
 

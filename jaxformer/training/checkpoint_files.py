@@ -1,9 +1,9 @@
 """One checkpoint on disk: written by orbax with checksums, verified and read back.
 
 A checkpoint is the folder `<directory>/<step>` with one item, `state`, metadata that
-names the run and the step, and checksums of all its files. An array is read back before
-it appears. It appears complete or not at all, on a file system that all processes
-see, or on an object store. Each process reads for itself, and writes what its devices
+names the run and the step, and checksums of all its files. It appears complete or not
+at all, after one of its arrays was read back, on a file system that all processes see,
+or on an object store. Each process reads for itself, and writes what its devices
 hold; on an object store the first one writes all.
 """
 
@@ -16,7 +16,6 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,13 +34,13 @@ from jaxformer.system.files import (
     verify_checksums,
     write_checksums,
 )
+from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 
 State = TypeVar("State")  # a pytree of arrays
 are_several = processes.are_several
 METADATA = "_CHECKPOINT_METADATA"  # a file of orbax, with `Origin` in it
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
-_GONE = (ENOENT, EISDIR, ENOTDIR)  # errors of a file that is lost; others may pass
 _UPLOAD = 24 * 3600  # seconds that saving, with the upload, may take
 
 
@@ -188,11 +187,7 @@ def find_damage(path: Path, mirror: Mirror = LOCAL) -> str:
     Raises RemovedError if there is no such checkpoint, and InputError if a file cannot
     be read at present.
     """
-    damage = ""
-    with processes.sharing_mistakes():
-        if processes.is_first():
-            damage = _pull_verified(path, mirror)
-    return _agree(path, mirror, damage)
+    return _agree(path, mirror, once(lambda: _pull_verified(path, mirror)))
 
 
 def _pull_verified(path: Path, mirror: Mirror) -> str:
@@ -265,7 +260,8 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
         cause = error.__cause__ if type(error) is Exception else error
         if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):
             raise
-        if path.exists() and _system_code(cause) not in (None, *_GONE):
+        code = _system_code(cause)
+        if path.exists() and code and not isinstance(OSError(code, ""), GONE):
             raise _unreadable(path, cause) from error
         return None, reason(cause) or type(cause).__name__
     finally:
@@ -276,7 +272,7 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
 def _read_smallest(path: Path) -> None:
     """Raise ValueError if the smallest array of a new checkpoint cannot be read back.
 
-    A path that tensorstore or orbax reads in another way leads its arrays elsewhere.
+    orbax and tensorstore put arrays elsewhere if they read the path in another way.
     """
     reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=_alone())
     try:
@@ -293,7 +289,7 @@ def _read_smallest(path: Path) -> None:
 
 
 def _here(saved: ocp.metadata.value.ArrayMetadata) -> jax.ShapeDtypeStruct:
-    """Describe a saved array as one of the first local device.
+    """Describe a saved array, to be read onto the first local device.
 
     If orbax reads into numpy and one file is damaged, every other read in progress
     prints a traceback.

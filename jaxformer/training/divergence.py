@@ -41,10 +41,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose_update(
-    model: Model,
-    state: TrainState,
-    update: tuple[Batch, ...],
-    config: TrainingConfig,
+    model: Model, state: TrainState, update: tuple[Batch, ...], config: TrainingConfig
 ) -> Diagnosis:
     """Compute an update again and find what in it is first not finite."""
     layers: list[str] = []  # in forward order, which dicts lose in `jax.jit`

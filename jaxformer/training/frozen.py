@@ -40,9 +40,7 @@ def trainable(params: LikeParameters, freeze: tuple[str, ...]) -> LikeParameters
     if all(is_frozen.values()):
         raise InputError("training.freeze leaves no parameter to train")
     return jax.tree.map_with_path(
-        lambda path, leaf: None if is_frozen[name_of(path)] else leaf,
-        params,
-        **is_leaf,
+        lambda path, leaf: None if is_frozen[name_of(path)] else leaf, params, **is_leaf
     )
 
 

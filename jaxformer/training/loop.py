@@ -13,12 +13,7 @@ from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog, best_of, score_by
-from jaxformer.training.step import (
-    MOST_BAD_STEPS,
-    Parameters,
-    TrainState,
-    TrainStep,
-)
+from jaxformer.training.step import MOST_BAD_STEPS, Parameters, TrainState, TrainStep
 
 Update = tuple[Batch, ...]  # the microbatches of one optimiser step
 

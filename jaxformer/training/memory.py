@@ -49,16 +49,26 @@ def step_memory(
     logger.info("            compiling the train step for %d x %d x %d ...", *shape)
     blocks = sharding.rows_here(setup.mesh).of
     rows = -(-shape[0] // blocks) * blocks  # filled up to divide evenly
-    split = sharding.batch_sharding(setup.mesh)
+    batch = abstract_batch(setup.mesh, (rows, *shape[1:]))
+    with sharding.on_mesh(setup.mesh):
+        state = sharding.abstract_state(setup.mesh, setup.init)
+        lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
+        return memory_of(lowered.compile())
+
+
+def abstract_batch(mesh: jax.sharding.Mesh, shape: tuple[int, int, int]) -> Batch:
+    """Describe a batch of (rows, source length, target length) without its data."""
+    rows, split = shape[0], sharding.batch_sharding(mesh)
     source, target = (
         jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
         for length in shape[1:]
     )
-    batch = Batch(source, target, source, target)
-    with sharding.on_mesh(setup.mesh):
-        state = sharding.abstract_state(setup.mesh, setup.init)
-        lowered = setup.train_step.lower(state, batch, accumulate=accumulate)
-        found = lowered.compile().memory_analysis()
+    return Batch(source, target, source, target)
+
+
+def memory_of(program: jax.stages.Compiled) -> StepMemory | None:
+    """Return the memory of a program; None where the backend does not report it."""
+    found = program.memory_analysis()
     return found and StepMemory(
         found.argument_size_in_bytes,
         found.temp_size_in_bytes,

@@ -10,6 +10,8 @@ import shutil
 import tracemalloc
 from dataclasses import fields, replace
 from itertools import chain
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -19,11 +21,13 @@ from backports import zstd
 
 from jaxformer import grammar
 from jaxformer.config.data import DataConfig
+from jaxformer.corpus import survey as survey_module
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.corpus.store import ShardWriter, id_dtype, open_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import write_checksums
+from jaxformer.text import locations
 from jaxformer.text.lines import read_lines
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs, read_parts, read_split
@@ -147,11 +151,8 @@ def test_records_are_read_by_their_columns(tmp_path, folder, kind, column):
 
 def test_blank_lines_and_lone_surrogates_are_blank_pairs(tmp_path, folder, caplog):
     write_lines(tmp_path / "x.tsv", ["", "a\tb", " "])
-    assert read(folder, corpus="tsv", train="x.tsv") == [
-        ("", ""),
-        ("a", "b"),
-        (" ", ""),
-    ]
+    pairs = [("", ""), ("a", "b"), (" ", "")]
+    assert read(folder, corpus="tsv", train="x.tsv") == pairs
     records = ['{"en": "a", "de": "b"}', r'{"en": "c\ud83d", "de": "d"}', ""]
     write_lines(tmp_path / "x.jsonl", records)
     pairs = [("a", "b"), ("", ""), ("", "")]
@@ -162,6 +163,20 @@ def test_blank_lines_and_lone_surrogates_are_blank_pairs(tmp_path, folder, caplo
 def test_a_directory_is_read_by_language(folder):
     assert read(folder, **SWAPPED) == [(b, a) for a, b in PAIRS]
     assert read_split(folder, "dev") == tuple(map(list, zip(*PAIRS[:2], strict=True)))
+
+
+@pytest.mark.parametrize("pattern", ["*/x.tsv", "**/x.tsv"])
+def test_a_glob_over_a_folder_that_cannot_be_listed_is_refused(
+    tmp_path, folder, monkeypatch, pattern
+):
+    """Its text would be missing without a word."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "x.tsv", ["a\tb"])
+    assert read(folder, corpus="tsv", train=f"{tmp_path}/{pattern}") == [("a", "b")] * 2
+    monkeypatch.setattr(locations, "entries", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        read(folder, corpus="tsv", train=f"{tmp_path}/{pattern}")
 
 
 def test_parts_are_named_and_a_name_may_look_like_a_glob(tmp_path, folder):
@@ -455,6 +470,17 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
     assert tree(run) == before
 
 
+def test_unfinished_work_that_cannot_be_read_at_present_is_kept(
+    tmp_path, folder, monkeypatch
+):
+    survey = tmp_path / survey_module.SURVEY
+    survey.touch()
+    monkeypatch.setattr(Path, "read_bytes", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        survey_module.survey_text(tmp_path, folder, {}, None)
+    assert survey.exists()
+
+
 def test_only_the_tokenizer_it_was_prepared_with_is_accepted(tmp_path, folder):
     run, other = tmp_path / "run", tmp_path / "other"
     prepare(folder, other)
@@ -498,11 +524,7 @@ def test_targets_are_encoded_as_targets(tmp_path, folder, monkeypatch):
     [
         ("train", {}, r"train\.de has 3"),
         ("val", {}, r"val\.de has 3"),
-        (
-            "none",
-            {"max_length": 2},
-            r"no training pair is left of 4.*dropped: 4 too_long;",
-        ),
+        ("none", {"max_length": 2}, r"no training pair is left of 4.*: 4 too_long;"),
         (
             "none",
             {"max_length": 2, "subword_sampling": 0.1},

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jaxformer.exports.model_card import Facts, TextScores, write_card
+from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import in_markdown
 from jaxformer.runs.config_files import parse_config, read_config_file
 from tests.exports.conftest import OPTIONS
@@ -31,6 +31,12 @@ def test_text_of_users_stays_text(tmp_path):
     assert card.text.rstrip().endswith(f"## Licence\n\n{ESCAPED}")
     (found,) = ast.parse(re.search("^TAG = .*", text, re.M)[0]).body
     assert ast.literal_eval(found.value) == TAG
+
+
+def test_a_text_is_named_by_the_file_of_its_sources():
+    data = parse_config(read_config_file("demo")).data
+    data = dataclasses.replace(data, corpus="files", train="x/a.en,x/a.de")
+    assert text_name(data, "train") == "a.en"
 
 
 def test_text_of_users_is_escaped_for_markdown():

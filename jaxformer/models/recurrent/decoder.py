@@ -42,7 +42,8 @@ class RecurrentDecoder:
     network: Recurrent
 
     def weights(self, params: Parameters) -> RecurrentWeights:
-        decoder = self.network.apply({"params": params}, method="decoder_weights")
+        variables = {"params": params}
+        decoder = self.network.apply(variables, method=lambda net: net.decoder())
         embedding, output = jax.tree.map(
             lambda table: table.astype(self.config.dtype),
             (params["embedding"], params.get("output_embedding")),

@@ -87,9 +87,6 @@ class Recurrent(nn.Module):
         self.decoder = DecoderParameters(self.config)
         self.dropout = Dropout(self.config.dropout)
 
-    def decoder_weights(self) -> DecoderWeights:
-        return self.decoder()
-
     def encode(self, source: Ids, segments: Ids) -> Vectors:
         rows, _ = look_up(self.tables.source, source, self.config.dtype)
         return self.encoder(rows, segments)[-1]

@@ -40,11 +40,7 @@ from jaxformer.models.transformer.cached_attention import (
     cached_attention,
 )
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.ring import (
-    rotate_newest,
-    self_mask,
-    vectors_of_slots,
-)
+from jaxformer.models.transformer.ring import rotate_newest, self_mask, vectors_of_slots
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
 from jaxformer.tokens import PAD
 
