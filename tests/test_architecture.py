@@ -195,7 +195,7 @@ BUDGETS = {
     "their lines": 900,
     "rooms": 22,
     "arrows between rooms": 112,
-    "lines of the package": 27_250,
+    "lines of the package": 27_251,
     "lines of tests": 26_340,
     "lines of benchmarks": 3_900,
     "lines of docs": 3_000,
