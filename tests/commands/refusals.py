@@ -269,6 +269,7 @@ MISTAKES = {
           for flag in ("--config.training.steps=3", "--beam_size=2", "--checkpoint=7")),
     ],
     "export": [
+        ("--output=new --license=\udcff", r"--license=\udcff is not UTF-8"),
         ("", "give --format=ctranslate2"),
         ("--format=ctranslate2", "--output is missing; give the new folder"),
         ("--format=huggingface --output=new --quantization=int8", "int8 is not for"),
