@@ -1,6 +1,7 @@
 """Parse the command line; imports little, so that help and mistakes are fast."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -195,6 +196,8 @@ class _Join(argparse.Action):
 
 def _read(flag: Flag, text: str) -> object:
     """Read the text of a flag; an empty path counts as not given."""
+    if flag.kind is str and re.search("[\ud800-\udfff]", text):
+        raise InputError(f"--{flag.name}={text} is not UTF-8; correct its encoding")
     if flag.kind in (int, float, str):
         return read_value(flag.name, text, (flag.kind, False))
     return flag.kind(text) if text else flag.default

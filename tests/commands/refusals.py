@@ -160,6 +160,7 @@ MISTAKES = {
         ("a.txt", "'a.txt' is no flag"),
         ("--beam_size=w", "=w is not a whole"),
         ("--beam_size=0", "--beam_size is 0; it"),
+        ("--min_length=1888268265", "least 0 and at most 4096"),
         ("--alpha=x", "--alpha=x is not a number"),
         ("--alpha=-0.5", "alpha is -0.5; it must be at least 0"),
         ("--alpha=nan", "alpha is nan"),
@@ -272,6 +273,7 @@ MISTAKES = {
           for flag in ("--config.training.steps=3", "--beam_size=2", "--checkpoint=7")),
     ],
     "export": [
+        ("--output=new --license=\udcff", r"--license=\udcff is not UTF-8"),
         ("", "give --format=ctranslate2"),
         ("--format=ctranslate2", "--output is missing; give the new folder"),
         ("--format=huggingface --output=new --quantization=int8", "int8 is not for"),

@@ -55,6 +55,8 @@ class Fuzzer:
         for path in self.folder.iterdir():
             if path.name not in self.kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for page in Path("run").glob("*.html"):
+            page.unlink()  # by default pages are written there
         Path("text").write_text(TEXT)
 
     def try_case(self, name: str, mode: str, *flags: str, workdir="run"):
