@@ -16,7 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import naming, owned, require_local, write_atomically
+from jaxformer.system.files import (
+    entries,
+    naming,
+    owned,
+    require_local,
+    write_atomically,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +111,8 @@ def grow_corpus(
     folder.mkdir(parents=True, exist_ok=True)
     with owned(folder, folder / _LOCK):
         before = _read(folder)
+        for left in entries(folder, ".*.partial"):  # of a killed process
+            left.unlink()
         if before is None:
             before = GrowthReport(
                 lines=0, of=lines, kept=0, dropped=dict.fromkeys(reasons, 0),

@@ -81,7 +81,7 @@ MISTAKES = {
         ("--coordinator_address=here", "--coordinator_address=here has no port"),
         ("--coordinator_address=here:0", "no port from 1 to 65535"),
         ("--coordinator_address=here:99999", "no port from 1 to 65535"),
-        ("--coordinator_address=\udcff:80", r"address=\udcff:80 has no port"),
+        ("--coordinator_address=\udcff:80", r"address=\udcff:80 is not UTF-8"),
         ("--coordinator_address=here:", "write HOST:PORT"),
         ("--peer_timeout=9", "--peer_timeout is 9; it must be at least 10"),
         ("--config.training.steps", "--config.training.steps=VALUE"),
