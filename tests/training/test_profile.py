@@ -119,7 +119,8 @@ def test_of_several_processes_the_first_writes(tmp_path, monkeypatch):
 
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / "profile").write_text("")
-    for _ in range(2):
-        train(tmp_path / "profile", monkeypatch, updates=8)
-    assert all("profile cannot be written" in line for line in caplog.messages)
-    assert len(caplog.messages) == 2
+    train(tmp_path / "profile", monkeypatch, updates=8)
+    (said,) = caplog.messages
+    assert "profile cannot be written" in said
+    (tmp_path / "profile").unlink()
+    jax.profiler.stop_trace()  # of this process, for other tests
