@@ -94,7 +94,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         "Tokens of a translation at least, end of sentence included.",
         default=0,
         least=0,
-        most=4096,
+        most=1024,
     )
     seed: int = setting("Seed of samples.", default=0, **SEED)
     tag: str = setting(

@@ -160,7 +160,7 @@ MISTAKES = {
         ("a.txt", "'a.txt' is no flag"),
         ("--beam_size=w", "=w is not a whole"),
         ("--beam_size=0", "--beam_size is 0; it"),
-        ("--min_length=1888268265", "least 0 and at most 4096"),
+        ("--min_length=1888268265", "least 0 and at most 1024"),
         ("--alpha=x", "--alpha=x is not a number"),
         ("--alpha=-0.5", "alpha is -0.5; it must be at least 0"),
         ("--alpha=nan", "alpha is nan"),

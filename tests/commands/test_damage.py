@@ -98,7 +98,7 @@ READERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_reader_of_a_damaged_run_gives_the_right_answer_or_none(
     command, own_run, tmp_path, monkeypatch
 ):

@@ -32,8 +32,8 @@ CHANGES = {
     "convolutional": [],
 }
 SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
-MARKS = {"packed": [], "buckets": NIGHTLY, "convolutional": NIGHTLY}
-CASES = [pytest.param(name, marks=MARKS.get(name, SLOW)) for name in CHANGES]
+MARKS = {"packed": [], "versions": SLOW, "moving average on a mesh": SLOW}
+CASES = [pytest.param(name, marks=MARKS.get(name, NIGHTLY)) for name in CHANGES]
 
 
 def timeless(workdir):

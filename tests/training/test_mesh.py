@@ -177,7 +177,8 @@ def test_the_loss_of_cpus_is_the_same_on_every_mesh(sizes):
     assert crossing == other
 
 
-@pytest.mark.parametrize("sizes", [ALL, pytest.param(DATA, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("sizes", [ALL, DATA])
 def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     found, expected = (reports(each, 1, has_biases=True) for each in (sizes, ONE))
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -1,5 +1,6 @@
 """Apache Beam prepares runs on object stores."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,14 @@ def test_the_files_are_those_of_one_machine(command, toy, stores, move, scheme):
     names = names_in(stores, f"{url}/here")
     assert "corpus/train/00000.source.npy" in names
     assert names_in(stores, f"{url}/there") == names
-    for name in names:
+    records = [
+        json.loads(stores[scheme].cat_file(f"{url}/{run}/config.json"))
+        for run in ("here", "there")
+    ]
+    for record in records:
+        del record["run"], record["sha256"]  # each run has a name of its own
+    assert records[0] == records[1]
+    for name in {*names} - {"config.json"}:
         here, there = (
             stores[scheme].cat_file(f"{url}/{run}/{name}") for run in ("here", "there")
         )
