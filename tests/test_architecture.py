@@ -199,7 +199,7 @@ BUDGETS = {
     "lines of the package": 28_000,
     "lines of tests": 27_200,
     "lines of benchmarks": 3_900,
-    "lines of docs": 3_050,
+    "lines of docs": 3_075,
     "files that know of object stores": 4,
     "files that know of ranks": 10,
     "annotations with Any": 6,
