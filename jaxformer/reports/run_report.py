@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 
@@ -181,11 +182,12 @@ def write(data: Json, output: Path) -> Path:
 
 
 def require_own(beside: Path) -> None:
-    """Raise InputError for a file that is there and is not the data of a report."""
-    try:
-        is_own = "runs" in json.loads(beside.read_bytes())
-    except FileNotFoundError:
+    """Raise InputError if there is anything else than the data of a report."""
+    if not os.path.lexists(beside):
         return
+    is_own = beside.is_file() and not beside.is_symlink()  # a device may have no end
+    try:
+        is_own = is_own and "runs" in json.loads(beside.read_bytes())
     except (OSError, ValueError, TypeError, RecursionError):
         is_own = False
     if not is_own:

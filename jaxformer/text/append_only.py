@@ -152,7 +152,8 @@ def _read(folder: Path) -> GrowthReport | None:
     if folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()):
         return None
     try:
-        values = json.loads((folder / REPORT).read_bytes())
+        is_file = (folder / REPORT).is_file()  # a device may have no end
+        values = json.loads((folder / REPORT).read_bytes() if is_file else b"")
         if dict.pop(values, "sha256") == _hash(values):
             return GrowthReport(**values)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -173,3 +173,14 @@ def test_markup_in_a_sentence_is_text():
     page = report.render(gather(run, text=text))
     assert "<img src=x>" not in page
     assert "<b>bold" not in page
+
+
+@pytest.mark.parametrize("target", ["missing", "/dev/null", "own.json"])
+def test_data_of_a_report_replaces_no_link(tmp_path, target):
+    """To read a device may have no end, and a link may lead anywhere."""
+    (tmp_path / "own.json").write_text('{"runs": []}')
+    report.require_own(tmp_path / "own.json")
+    report.require_own(tmp_path / "new.json")
+    (tmp_path / "page.json").symlink_to(target)
+    with pytest.raises(InputError, match=r"page\.json is where .* another file"):
+        report.require_own(tmp_path / "page.json")

@@ -101,5 +101,7 @@ def test_another_folder_is_refused_and_left_alone(tmp_path, report):
     (tmp_path / REPORT).rename(tmp_path / "other")
     with pytest.raises(InputError, match="exists already and holds no corpus"):
         grow(tmp_path).__enter__()
-    with pytest.raises(InputError, match="exists already and holds no corpus"):
-        grow(tmp_path / "other").__enter__()
+    (tmp_path / REPORT).symlink_to("/dev/zero")  # which has no end
+    for folder in (tmp_path / "other", tmp_path):
+        with pytest.raises(InputError, match="exists already and holds no corpus"):
+            grow(folder).__enter__()
