@@ -109,7 +109,8 @@ def reproduce(
         if value is not None and (name, value) != ("split", "test")
     ]
     training, published_steps = ours["training"], theirs["training"]["steps"]
-    made = saved.latest_step()  # patience may end a run early, and scores its best step
+    # Patience may end a run early, and scores its best step.
+    made = folder.open_checkpoints(this.record).latest_step()
     averaged = training["average"] if training["patience"] is None else 1
     budget = {
         "steps": made,

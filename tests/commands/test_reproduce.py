@@ -18,7 +18,7 @@ THEIRS = (
 )
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_part_of_the_budget_is_spent_and_the_rest_continues(
     command, toy, tmp_path, monkeypatch
 ):
