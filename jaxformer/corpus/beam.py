@@ -120,9 +120,9 @@ class Beam:
             for corpus, own in enumerate(known)
             for number in range(len(own))
         ]
-        entries, there = [*map(entry_name, range(len(shards)))], {*job.folder.names()}
+        names, there = [*map(entry_name, range(len(shards)))], {*job.folder.names()}
         done = frozenset(
-            shard for shard, name in zip(shards, entries, strict=True) if name in there
+            shard for shard, name in zip(shards, names, strict=True) if name in there
         )
         for corpus, data in enumerate(job.texts):
             if data.deduplicate:
@@ -134,16 +134,16 @@ class Beam:
 
         self._run("tokenising", job, build)
         found = job.folder.fetched(folder / job.folder.path.name)
-        for name in entries:
+        for name in names:
             if not (found / name).exists():
                 raise InputError(
                     f"the workers of {self._runner} did not write "
                     f"{file_name(job.folder.path)}/{name}; give them the folder under "
                     "the same path, and repeat the command"
                 )
-        index = [json.loads((found / name).read_bytes()) for name in entries]
+        index = [json.loads((found / name).read_bytes()) for name in names]
         write_index(found, index)
-        for name in entries:
+        for name in names:
             (found / name).unlink()
         remove(folder / "train", ignore_errors=True)  # of another engine
         os.replace(found, folder / "train")

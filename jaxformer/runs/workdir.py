@@ -9,7 +9,7 @@
     .lock             held by the process that writes into the folder; names it
 
 The folder needs nothing outside itself. Files of another run are refused, and so are
-links, by which one file would be written as another.
+links, pipes and devices in place of files.
 """
 
 import hashlib
@@ -312,7 +312,7 @@ class Workdir:
 
 
 def _require_safe(folder: Path) -> None:
-    """Raise InputError for the paths and files of `Workdir.__init__`."""
+    """Raise InputError for a path that checkpoints cannot have, and for links."""
     if found := _MISREAD.search(str(folder.absolute())):
         raise InputError(
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "

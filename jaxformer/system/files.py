@@ -1,5 +1,6 @@
 """Files and folders: complete or absent, with one owner, and with checksums."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -16,17 +17,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
-from errno import (
-    EDQUOT,
-    EFBIG,
-    EIO,
-    ENOENT,
-    ENOLCK,
-    ENOSPC,
-    ENOSYS,
-    ENOTSUP,
-    ESTALE,
-)
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -43,8 +33,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3:/
 _IN_USE = ".in_use"  # the lock of a temporary folder
 _LOCK_AGE = 60  # seconds; an older lock that nobody holds is of a killed process
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
-_DISK = (ENOSPC, EDQUOT, EFBIG, EIO, ESTALE)  # errors of a disk
-_NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)  # errors of a file system without locks
+# Errors of a disk, and of a file system without locks.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 def cache_folder(name: str) -> Path:
@@ -56,7 +47,7 @@ def cache_folder(name: str) -> Path:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
         said = "there is no home folder: set HOME or XDG_CACHE_HOME"
-        raise FileNotFoundError(ENOENT, said, "~/.cache") from None
+        raise FileNotFoundError(errno.ENOENT, said, "~/.cache") from None
     return Path(caches, "jaxformer", name).absolute()
 
 

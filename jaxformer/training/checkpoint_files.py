@@ -229,11 +229,11 @@ def read(
     """
     found, damage = None, find_damage(path, mirror)
     if not damage:
-        if mirror.is_remote and not processes.is_first():
-            mirror.refresh()
-            damage = _pull_verified(path, mirror)
-        if not damage:
-            with processes.sharing_mistakes():
+        with processes.sharing_mistakes():  # entered by all, whatever one finds
+            if mirror.is_remote and not processes.is_first():
+                mirror.refresh()
+                damage = _pull_verified(path, mirror)
+            if not damage:
                 found, damage = _read_verified(path, abstract=abstract, field=field)
         damage = _agree(path, mirror, damage)
     return found, damage

@@ -3,11 +3,13 @@
 Each kind of damage of each file is in tests/commands/test_damage.py.
 """
 
+import contextlib
 import errno
 import os
 import random
 import resource
 import shutil
+from pathlib import Path
 from unittest import mock
 
 import jax
@@ -201,3 +203,24 @@ def test_arrays_that_cannot_be_read_back_are_not_saved(tmp_path):
     with pytest.raises(InputError, match="1 could not be saved: it cannot be read"):
         save_all(folder, 1)
     assert open_checkpoints(folder).steps() == []
+
+
+@pytest.mark.parametrize("damage", ["", "torn"])
+def test_all_processes_take_part_whatever_one_of_them_finds(monkeypatch, damage):
+    """Else the others would wait for it for ever."""
+    shared = []
+
+    @contextlib.contextmanager
+    def sharing():
+        shared.append("entered")
+        yield
+
+    monkeypatch.setattr(checkpoint_files.processes, "sharing_mistakes", sharing)
+    monkeypatch.setattr(checkpoint_files.processes, "is_first", lambda: False)
+    for name, found in (("find_damage", ""), ("_pull_verified", damage)):
+        monkeypatch.setattr(checkpoint_files, name, lambda *_, found=found: found)
+    monkeypatch.setattr(checkpoint_files, "_agree", lambda *given: given[-1])
+    monkeypatch.setattr(checkpoint_files, "_read_verified", lambda *_, **__: ({}, ""))
+    read = checkpoint_files.read(Path("1"), mock.Mock(is_remote=True), field="params")
+    assert read == (None if damage else {}, damage)
+    assert shared == ["entered"]
