@@ -47,7 +47,7 @@ MOST_LOST = {KILL: 2 * SAVE_EVERY, TERM: 0, SAVE: 2 * SAVE_EVERY}
 SPACING = 8  # steps from kill to kill, on average
 RESERVE = 3 * SPACING  # steps after the last kill, which may be late
 PATIENCE = 300  # seconds without progress, after which a run counts as hanging
-CLOCK = {"time", "seconds", "tokens_per_second"}  # values that depend on the clock
+CLOCK = {"time", "seconds", "tokens_per_second", "run"}  # values that may differ
 XLA_FLAGS = "--xla_backend_optimization_level=0"
 ROWS, ROW = 4, 48  # of a microbatch; tokens of a packed row
 CONFIG = {

@@ -105,7 +105,7 @@ def scores_of(
                 "chrf": (line["chrf"], line["chrf_signature"]),
             },
         )
-        for line in read_metrics(run.workdir.path)
+        for line in read_metrics(run.workdir.path, run.record.run)
         if line.get("parameters") == own
     ][-1:]
     file = run.workdir.path / RECORD

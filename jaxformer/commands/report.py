@@ -24,7 +24,7 @@ from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
 from jaxformer.system.files import require_output
 from jaxformer.system.first import once
-from jaxformer.training.log import METRICS_FILE, read_metrics, read_scores
+from jaxformer.training.log import METRICS_FILE, read_metrics
 from jaxformer.training.loop import is_over
 from jaxformer.training.optimizer import make_schedule
 
@@ -131,7 +131,7 @@ def describe(
         align = partial(aligned, translator) if translator.has_attention else None
         tag_of = run.tokenizer.language_code
         facts |= describe_translations(done, text, align, examples, tag_of)
-    metrics = read_metrics(folder)
+    metrics = read_metrics(folder, run.record.run)
     if run.workdir.corpus.exists():  # an imported model has none
         prepared = run.workdir.open_corpus(run.record)
         warn_of_lost_lines(run, metrics)
@@ -166,7 +166,7 @@ def warn_of_lost_lines(run: Run, metrics: Sequence[dict]) -> None:
     """Warn if `metrics.jsonl` ends before the newest checkpoint."""
     step = run.workdir.open_checkpoints(run.record).latest_step() or 0
     kind, training = "final", run.config.training
-    if not is_over(step, read_scores(run.workdir.path, training.best_by), training):
+    if not is_over(step, run.scores(), training):
         kind, step = "train", step - step % training.log_every
     if step and (kind, step) not in {(each["kind"], each["step"]) for each in metrics}:
         file = run.workdir.path / METRICS_FILE

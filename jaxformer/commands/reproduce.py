@@ -81,9 +81,9 @@ def reproduce(
 ) -> dict:
     """Train a row with `config` and score it; `theirs` is the published config."""
     ours, folder = config.values, Workdir(workdir)
-    saved = folder.open_checkpoints(folder.recorded())
-    steps = ours["training"]["steps"]
-    lines = once(lambda: read_metrics(workdir))
+    recorded = folder.recorded()
+    saved, steps = folder.open_checkpoints(recorded), ours["training"]["steps"]
+    lines = once(lambda: read_metrics(workdir, recorded and recorded.run))
     finals = [each["step"] for each in lines if each["kind"] == "final"]
     if saved.latest_step() != steps or steps not in finals:
         trained = train.run(config=config, workdir=workdir)

@@ -54,6 +54,11 @@ class Run(NamedTuple):
     record: Record  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
 
+    def scores(self) -> dict[int, float]:
+        """Scores of the evaluations in training, by step; InputError: another run's."""
+        by = self.config.training.best_by
+        return read_scores(self.workdir.path, self.record.run, by)
+
 
 @contextlib.contextmanager
 def prepare_run(
@@ -225,13 +230,13 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     field = "ema" if averages else "params"
     if which is None:
         which = "latest" if field == "ema" else f"average:{training.average}"
-        if training.patience is not None and read_scores(path, training.best_by):
+        if training.patience is not None and run.scores():
             which = "best"
     before: list[int] | None = None  # the steps at the last try
     while True:
         checkpoints = run.workdir.open_checkpoints(
             run.record,
-            scores=read_scores(path, training.best_by) if which == "best" else {},
+            scores=run.scores() if which == "best" else {},
             last=training.steps,
         )
         try:

@@ -23,7 +23,7 @@ from jaxformer.system.errors import InputError, StoppedError
 from jaxformer.system.first import once
 from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.log import MetricsLog, read_scores
+from jaxformer.training.log import MetricsLog
 from jaxformer.training.loop import DivergedError, is_over, train
 from jaxformer.training.memory import require_memory
 from jaxformer.training.profile import profiled
@@ -39,7 +39,8 @@ def train_past_divergence(job: Job) -> dict:
     from the newest checkpoint before it. Raises StoppedError after a stop.
     """
     run, training = job.run, job.run.config.training
-    scores = read_scores(run.workdir.path, training.best_by)  # the loop adds to them
+    # The loop adds to them. A new run overwrites the log of one without a checkpoint.
+    scores = run.scores() if once(run.workdir.has_checkpoints) else {}
     position: int | None = None  # in the data, after the last divergence
     tried: set[int] = set()  # steps that a divergence led back to, each only once
     checkpoints = run.workdir.open_checkpoints(
@@ -76,6 +77,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     with (
         MetricsLog(
             run.workdir.path,
+            run=run.record.run,
             start_step=int(state.step),
             total_steps=training.steps,
             tokens_before=float(state.window.tokens),

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import math
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,7 @@ from jaxformer.training.average_cache import kept_average
 from jaxformer.training.checkpoint_files import (
     Origin,
     Writer,
+    are_of_one_training,
     are_several,
     find,
     find_damage,
@@ -59,13 +61,14 @@ class Checkpoints(contextlib.AbstractContextManager):
         their run. The step `last` is on schedule. The `mirror` has the same checkpoints
         in another place.
 
-        All methods raise InputError if a checkpoint is of another run or step, and
-        OSError if the folder cannot be listed. Those that read raise RemovedError if
-        training removes the checkpoint meanwhile.
+        All methods raise InputError if a checkpoint is of another run, of another
+        continuation of it, or of another step, and OSError if the folder cannot be
+        listed. Those that read raise RemovedError if training removes the checkpoint
+        meanwhile.
         """
         self.directory = directory.absolute()
         self._keep, self.scores, self._last = keep, scores, last
-        self._run = run
+        self._run, self._starts = run, [_start(0)]
         self._mirror = mirror
         self._damaged: dict[int, str] = {}  # the damage of each step
         self._saving: int | None = None  # the save to wait for
@@ -119,9 +122,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         self.wait()
         self._saving = step
         with self._explain_failure():
-            self._remove(self._damaged.keys() & {step})
+            self._remove({*self._damaged})
             self._written[step] = scheduled
-            origin = Origin(self._run, step, scheduled)
+            origin = Origin(self._run, step, scheduled, self._starts)
             self._writer.save_state(self._path(step), state, origin)
 
     def drop_after(self, step: int) -> None:
@@ -150,8 +153,8 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         `abstract` has the state's structure, with ShapeDtypeStructs that have
         shardings. Damaged checkpoints are named in a warning, skipped, and removed
-        when the next one is on disk. Raises InputError if no checkpoint can be read,
-        or its tree or a shape differs.
+        when the next one is saved. Raises InputError if no checkpoint can be read, or
+        its tree or a shape differs.
         """
         self.wait()  # an incomplete checkpoint would seem damaged
         older = [step for step in sorted(self._all_steps()) if step < before]
@@ -160,6 +163,8 @@ class Checkpoints(contextlib.AbstractContextManager):
                 continue
             state, damage = read(self._path(step), self._mirror, abstract=abstract)
             if not damage:
+                before = read_origin(self._path(step), self._mirror).starts
+                self._starts = [*before, _start(step)]
                 return state, step
             self._damaged[step] = damage
             logger.warning(
@@ -231,22 +236,29 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Steps with a checkpoint on disk, as process 0 finds them."""
 
         def read() -> list[tuple[int, bool]]:
-            return [
-                (step, self._is_scheduled(step, path))
-                for step, path in find(self.directory).items()
-            ]
+            steps, before = [], Origin(self._run, 0, True, [])
+            for step, path in sorted(find(self.directory).items()):
+                if found := read_origin(path, self._mirror):
+                    self._require_own(found, step, before)
+                    before = found
+                steps.append((step, found is None or found.scheduled))
+            return steps
 
         return dict(map(tuple, once(read)))
 
-    def _is_scheduled(self, step: int, path: Path) -> bool:
-        """Whether a checkpoint was saved on schedule; InputError if it is not ours."""
-        if (found := read_origin(path, self._mirror)) is None:
-            return True
-        if found.run == self._run and found.step == step:
-            return found.scheduled
-        whose = f"step {found.step}" if found.run == self._run else "another run"
+    def _require_own(self, found: Origin, step: int, before: Origin) -> None:
+        """Raise InputError if a checkpoint is not of this run and training."""
+        if found.run != self._run:
+            fault = "by another run"
+        elif found.step != step:
+            fault = f"at step {found.step}"
+        elif not are_of_one_training(before, found):
+            fault = f"by another continuation of this run than step {before.step}"
+        else:
+            return
         raise InputError(
-            f"checkpoint {path} was saved by {whose}; move it out of this folder"
+            f"checkpoint {self._path(step)} was saved {fault}; move it out of this "
+            "folder"
         )
 
     def _read_field(self, step: int, field: str) -> Parameters:
@@ -289,6 +301,11 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"{reason(error)}; make room or make the folder writable and start "
                 f"again, from {'the beginning' if latest is None else f'step {latest}'}"
             ) from error
+
+
+def _start(step: int) -> list[int | str]:
+    """An element of `Origin.starts`."""
+    return [step, secrets.token_hex(4)]
 
 
 def _join(steps: list[int]) -> str:

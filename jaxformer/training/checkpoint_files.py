@@ -50,6 +50,9 @@ class Origin(NamedTuple):
     run: str  # `Record.run` of the run that saved it; "": an earlier version
     step: int
     scheduled: bool
+    # The starts of training that led to it: the step, and a random number. Two runs
+    # that continue a copy of one run have its name, and differ in these.
+    starts: list[list[int | str]]
 
 
 class RemovedError(InputError):
@@ -176,9 +179,17 @@ def read_origin(path: Path, mirror: Mirror) -> Origin | None:
     try:
         mirror.pull_file(path, path / METADATA)
         found = json.loads((path / METADATA).read_bytes())["custom_metadata"] or {}
-        return Origin(**{"run": "", "step": int(path.name), "scheduled": True, **found})
+        older = {"run": "", "step": int(path.name), "scheduled": True, "starts": []}
+        return Origin(**{**older, **found})
     except (*GONE, ValueError, KeyError, TypeError, DamagedError):
         return None
+
+
+def are_of_one_training(earlier: Origin, later: Origin) -> bool:
+    """Whether the training that saved the later checkpoint had saved the earlier."""
+    count = len(earlier.starts)
+    follow = all(step >= earlier.step for step, _ in later.starts[count:])
+    return later.starts[:count] == earlier.starts and follow
 
 
 def find_damage(path: Path, mirror: Mirror = LOCAL) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jaxformer.system import first
+from jaxformer.system.errors import InputError
 from jaxformer.system.files import naming, write_atomically
 from jaxformer.system.progress import draws_bars, progress
 from jaxformer.training.loss import averages
@@ -34,20 +35,21 @@ def encode(line: Mapping[str, float | str | None]) -> str:
     return json.dumps({**line, "crc32": checksum}) + "\n"
 
 
-def read_metrics(workdir: Path) -> list[dict]:
+def read_metrics(workdir: Path, run: str | None = None) -> list[dict]:
     """The objects in `metrics.jsonl`; [] without it.
 
-    Damaged lines are left out, with a warning. So is a line that a crash cut.
+    Damaged lines are left out, with a warning. So is a line that a crash cut. `run` is
+    `Record.run`. Raises InputError for a line of another run, if it is given.
     """
     file = workdir / METRICS_FILE
-    found, damaged = _read(file)
+    found, damaged = _read(file, run)
     if damaged:
         lines = ", ".join(map(str, damaged[:9]))
         logger.warning("%s: damaged and not used: line %s", file, lines)
     return found
 
 
-def _read(file: Path) -> tuple[list[dict], list[int]]:
+def _read(file: Path, run: str | None) -> tuple[list[dict], list[int]]:
     """The objects in a file, and the numbers of damaged lines."""
     found, damaged = [], []
     *lines, cut = file.read_bytes().split(b"\n") if file.exists() else [b""]
@@ -59,10 +61,15 @@ def _read(file: Path) -> tuple[list[dict], list[int]]:
             is_intact = encode(value).encode() == line + b"\n"
         except (ValueError, KeyError, TypeError):  # or no JSON object
             is_intact = False
-        if is_intact:
+        if not is_intact:
+            damaged.append(number)
+        elif run in (None, value.get("run", "")):  # earlier versions wrote no name
             found.append(value)
         else:
-            damaged.append(number)
+            raise InputError(
+                f"line {number} of {file} was written by another run; move the file "
+                "out of this folder"
+            )
     return found, damaged
 
 
@@ -85,13 +92,16 @@ def best_of(scores: Mapping[int, float]) -> int | None:
     return max(sorted(scores), key=scores.get, default=None)
 
 
-def read_scores(workdir: Path, name: str) -> dict[int, float]:
-    """`score_by` by step, of the evaluations in training; as process 0 reads them."""
+def read_scores(workdir: Path, run: str, name: str) -> dict[int, float]:
+    """`score_by` by step, of the evaluations in training; as process 0 reads them.
+
+    Raises InputError as `read_metrics`.
+    """
 
     def read() -> list[tuple[int, float]]:
         return [
             (line["step"], score_by(name, line))
-            for line in read_metrics(workdir)
+            for line in read_metrics(workdir, run)
             if line.get("kind") == "eval"
             and isinstance(line.get(name, ""), float | None)
         ]
@@ -104,21 +114,22 @@ class MetricsLog(contextlib.ExitStack):
 
     On a terminal the progress line is a bar below the log messages; elsewhere every
     call of `train` logs one line. `workdir/metrics.jsonl` gets one object per call with
-    step, kind ("train", "eval" or "final"), time (seconds since 1970) and the values,
-    null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
+    step, kind ("train", "eval" or "final"), time (seconds since 1970), run and the
+    values, null if not finite; `workdir/tensorboard` gets the numbers as kind/name.
     """
 
     def __init__(
         self,
         workdir: Path,
         *,
+        run: str,
         start_step: int,
         total_steps: int,
         tokens_before: float = 0.0,
         trackers: Sequence[str] = (),
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Continue the log in `workdir` after `start_step`, 0 for a new run.
+        """Continue the log of `run` in `workdir` after `start_step`, 0 for a new run.
 
         Later lines are dropped, since they will be made again. The first window has
         `tokens_before` tokens of earlier processes, which do not count for the speed.
@@ -128,12 +139,13 @@ class MetricsLog(contextlib.ExitStack):
         super().__init__()
         self._path, writes = workdir / METRICS_FILE, first.is_here()
         if writes and self._path.exists():
-            kept = [line for line in _read(self._path)[0] if line["step"] <= start_step]
+            lines = _read(self._path, run)[0] if start_step else []
+            kept = [line for line in lines if line["step"] <= start_step]
             text = "".join(map(encode, kept)).encode()
             # A copy by hard links shares the file.
             if text != self._path.read_bytes() or self._path.stat().st_nlink > 1:
                 write_atomically(self._path, text)
-        self._start_step, self._total_steps = start_step, total_steps
+        self._run, self._start_step, self._total_steps = run, start_step, total_steps
         self._start = self._last = time.monotonic()
         self._trained_tokens = self._trained_seconds = 0.0
         self._tokens_before = tokens_before
@@ -211,7 +223,7 @@ class MetricsLog(contextlib.ExitStack):
 
         A "final" line replaces that of the same step. Raises OSError.
         """
-        line = {"step": step, "kind": kind, "time": time.time()}
+        line = {"step": step, "kind": kind, "time": time.time(), "run": self._run}
         for name, value in values.items():
             is_text = isinstance(value, str)
             line[name] = value if is_text or math.isfinite(value) else None
@@ -219,7 +231,7 @@ class MetricsLog(contextlib.ExitStack):
             return
         with naming(self._path):
             if kind == "final":
-                old, same = _read(self._path)[0], (step, kind)
+                old, same = _read(self._path, self._run)[0], (step, kind)
                 kept = [each for each in old if (each["step"], each["kind"]) != same]
                 write_atomically(self._path, "".join(map(encode, [*kept, line])))
             else:

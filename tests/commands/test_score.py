@@ -12,9 +12,8 @@ from jaxformer.commands import score as score_command
 from jaxformer.commands.align import word_links
 from jaxformer.decoding import forced
 from jaxformer.decoding.forced import pharaoh
-from jaxformer.runs.run import load_parameters
+from jaxformer.runs.run import load_parameters, open_run
 from jaxformer.system.errors import InputError
-from jaxformer.training.log import read_scores
 from tests.commands.runs import pair_flags
 
 
@@ -101,7 +100,7 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     def by(which):
         return score(pairs, f"--checkpoint={which}").result["log_probability"]
 
-    scores = read_scores(trained.workdir, "bleu")
+    scores = open_run(trained.workdir).scores()
     assert scores.keys() == {50, 100}  # of equals the later one is the best
     best = max(scores, key=lambda step: (scores[step], step))
     by_step = {step: by(step) for step in (50, 75, 100)}

@@ -15,16 +15,14 @@ from tests.training.setups import assert_same
     ("which", "fill"),
     [(None, 2), ("best", 2), ("latest", 1), ("1", 1), ("average:1", 1)],
 )
-def test_the_best_are_the_moving_average_which_validation_scored(
-    tmp_path, monkeypatch, which, fill
-):
+def test_the_best_are_the_moving_average_which_validation_scored(tmp_path, which, fill):
     training = {"ema_decay": 0.9, "average": 5, "patience": None, "steps": 1}
     config = SimpleNamespace(training=SimpleNamespace(**training, best_by="bleu"))
     state = make_state(1)._replace(ema=make_state(2).params)
     with open_checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(1, state)
-    monkeypatch.setattr(run, "read_scores", lambda *_: {1: 30.0})
     this = SimpleNamespace(workdir=Workdir(tmp_path), config=config, record=None)
+    this.scores = lambda: {1: 30.0}
     assert_same(run.read_parameters(this, which), make_state(fill).params)
 
 

@@ -1,6 +1,7 @@
 """Small states, saved as checkpoints, and damage of their files."""
 
 import os
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +43,17 @@ def open_checkpoints(directory, keep=None, scores=None, last=None, run=""):
     return Checkpoints(directory, keep=keep, scores=scores, last=last, run=run)
 
 
+@contextmanager
+def continue_run(directory, *settings):
+    """Open checkpoints, as `open_checkpoints` does, and read the newest."""
+    with open_checkpoints(directory, *settings) as checkpoints:
+        checkpoints.restore_latest(ABSTRACT)
+        yield checkpoints
+
+
 def save_all(directory, *steps, keep=9, scores=None, last=None, run=""):
-    """Save steps; a negative one is saved off schedule."""
-    with open_checkpoints(directory, keep, scores, last, run) as checkpoints:
+    """Continue a run by saved steps; a negative one is saved off schedule."""
+    with continue_run(directory, keep, scores, last, run) as checkpoints:
         for step in steps:
             checkpoints.save(abs(step), make_state(abs(step)), scheduled=step >= 0)
 

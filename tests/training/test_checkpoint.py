@@ -14,6 +14,7 @@ from jaxformer.system.errors import InputError
 from tests.training.saved import (
     ABSTRACT,
     abstract,
+    continue_run,
     make_state,
     open_checkpoints,
     save_all,
@@ -129,7 +130,7 @@ def test_the_end_of_a_run_that_is_extended_no_longer_counts(tmp_path):
 def test_the_end_of_a_run_that_is_extended_stays_if_it_is_the_best(tmp_path):
     scores = {10: 3.0, 15: 9.0, 20: 4.0}
     save_all(tmp_path, 10, -15, keep=1, scores=scores, last=15)
-    with open_checkpoints(tmp_path, keep=1, scores=scores, last=30) as checkpoints:
+    with continue_run(tmp_path, 1, scores, 30) as checkpoints:
         checkpoints.save(20, make_state(20))
     reader = open_checkpoints(tmp_path, scores=scores, last=30)
     assert (reader.steps(), reader.best_step()) == ([15, 20], 15)
@@ -162,7 +163,7 @@ def test_the_last_and_the_best_are_kept(tmp_path, keep, runs, kept, best):
     scores = {7: 99.0}  # of a checkpoint that was removed
     assert open_checkpoints(tmp_path, scores=scores).best_step() is None
     for bleu_by_step in runs:
-        with open_checkpoints(tmp_path, keep, scores) as checkpoints:
+        with continue_run(tmp_path, keep, scores) as checkpoints:
             for step, bleu in bleu_by_step.items():
                 checkpoints.save(step, make_state(step))
                 scores |= {} if bleu is None else {step: bleu}
@@ -208,7 +209,7 @@ def test_an_incomplete_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_pat
     (tmp_path / "2").rename(unfinished)
     (link := tmp_path / "1.orbax-checkpoint-tmp").symlink_to("1")
     assert open_checkpoints(tmp_path).steps() == [1]
-    with open_checkpoints(tmp_path, keep=2) as checkpoints:
+    with continue_run(tmp_path, 2) as checkpoints:
         assert checkpoints.latest_step() == 1
         checkpoints.save(3, make_state(3))
     assert not unfinished.exists()

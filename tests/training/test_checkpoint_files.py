@@ -128,17 +128,25 @@ def test_a_save_that_cannot_be_written_is_one_sentence_and_harms_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("found", ["another run", "step 1"])
-def test_a_checkpoint_of_another_run_or_step_is_refused(tmp_path, found):
+@pytest.mark.parametrize(
+    "found",
+    ["by another run", "at step 1", "by another continuation of this run than step 2"],
+)
+def test_a_checkpoint_of_another_training_or_step_is_refused(tmp_path, found):
     """It was copied from another folder, or renamed."""
-    save_all(tmp_path, 1, 2, run="ours")
-    if found == "another run":
-        save_all(tmp_path / "other", 3, run="theirs")
-        shutil.copytree(tmp_path / "other" / "3", tmp_path / "3")
+    other = tmp_path / "other"
+    save_all(tmp_path, 1, run="ours")
+    if found == "by another run":
+        save_all(other, 3, run="theirs")
+    elif found == "at step 1":
+        shutil.copytree(tmp_path / "1", other / "3")
     else:
-        (tmp_path / "1").rename(tmp_path / "3")
+        shutil.copytree(tmp_path, other)
+        save_all(other, 3, run="ours")
+    save_all(tmp_path, 2, run="ours")
+    shutil.copytree(other / "3", tmp_path / "3")
     reader = open_checkpoints(tmp_path, run="ours")
-    said = rf"3 was saved by {found}; move it"
+    said = rf"3 was saved {found}; move it"
     for read in (
         reader.steps,
         lambda: reader.average(2),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from jaxformer.system.errors import InputError
 from jaxformer.training.log import MetricsLog, read_metrics, read_scores, score_by
 from jaxformer.training.tensorboard_log import TensorBoardLog
 from tests.damage import flip_bit
@@ -27,8 +28,8 @@ def open_log(tmp_path, monkeypatch):
     """Open the log of a run of 100 steps; stderr is no terminal."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
 
-    return lambda start_step=0, **others: MetricsLog(
-        tmp_path, start_step=start_step, total_steps=100, **others
+    return lambda start_step=0, run="a run", **others: MetricsLog(
+        tmp_path, run=run, start_step=start_step, total_steps=100, **others
     )
 
 
@@ -51,11 +52,12 @@ def test_every_call_is_a_json_line_and_tensorboard_scalars(tmp_path, open_log):
         log.record(10, "eval", {"bleu": 33.5, "direction": "en-de"})
     train, evaluation = read_metrics(tmp_path)
     now, speed = train.pop("time"), train.pop("tokens_per_second")
+    assert train.pop("run") == "a run"
     assert abs(now - time.time()) < 60
     assert speed > 0
     means = {"loss": 3.0, "nll": 2.0, "ppl": pytest.approx(math.e**2), "accuracy": 0.5}
     assert train == {"step": 10, "kind": "train", "tokens": 10, **means, **RATES}
-    del evaluation["time"]
+    del evaluation["time"], evaluation["run"]
     scores = {"bleu": 33.5, "direction": "en-de"}
     assert evaluation == {"step": 10, "kind": "eval", **scores}
     assert {("train/loss", 10, 3.0), ("eval/bleu", 10, 33.5)} < scalars(tmp_path)
@@ -115,9 +117,19 @@ def test_resuming_drops_lines_after_the_checkpoint(tmp_path, open_log):
     with open_log(start_step=30) as log:
         log.train(40, SUMS, **RATES)
     assert copy.read_text() == before
-    with open_log():  # a new run in an old workdir
+    with open_log(run="a new run"):
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_a_line_of_another_run_is_refused(tmp_path, open_log):
+    with open_log(run="another") as log:
+        log.record(10, "eval", {"bleu": 12.5})
+    before = (file := tmp_path / "metrics.jsonl").read_bytes()
+    for read in (lambda: read_scores(tmp_path, "a run", "bleu"), lambda: open_log(10)):
+        with pytest.raises(InputError, match=f"line 1 of {file} was written by a"):
+            read()
+    assert (file.read_bytes(), len(read_metrics(tmp_path))) == (before, 1)
 
 
 @pytest.mark.parametrize("name", ["gs:x", "s3:x"])
@@ -128,14 +140,14 @@ def test_a_relative_folder_is_on_this_machine(tmp_path, monkeypatch, name):
 
 
 def test_the_scores_are_those_of_evaluations_during_training(tmp_path, open_log):
-    assert (read_scores(tmp_path, "bleu"), read_metrics(tmp_path)) == ({}, [])
+    assert (read_scores(tmp_path, "a run", "bleu"), read_metrics(tmp_path)) == ({}, [])
     with open_log() as log:
         for step, bleu in ((10, 0.0), (20, 33.5), (30, math.nan)):
             log.train(step, SUMS, **RATES)
             log.record(step, "eval", {"bleu": bleu, "direction": "en-de"})
         log.record(30, "final", {"bleu": 40.0})  # of averaged parameters
     scores = {10: 0.0, 20: 33.5, 30: -math.inf}  # the same as during training
-    assert read_scores(tmp_path, "bleu") == scores
+    assert read_scores(tmp_path, "a run", "bleu") == scores
     assert score_by("nll", {"nll": math.nan}) == -math.inf
 
 
@@ -162,14 +174,14 @@ def test_a_damaged_line_is_named_and_not_used(tmp_path, open_log, caplog, damage
     file = tmp_path / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + whole[:-9])
-    assert (read_scores(tmp_path, "bleu"), caplog.text) == ({10: 12.5}, "")
+    assert (read_scores(tmp_path, "a run", "bleu"), caplog.text) == ({10: 12.5}, "")
     file.write_bytes(whole + damaged + b"\n" + damaged + b"\n" + whole)
-    assert read_scores(tmp_path, "bleu") == {10: 12.5}
+    assert read_scores(tmp_path, "a run", "bleu") == {10: 12.5}
     assert f"{file}: damaged and not used: line 2, 3\n" in caplog.text
     with open_log(start_step=10):
         assert file.read_bytes() == whole * 2
     file.write_bytes(whole[:-1])  # nothing but the newline is cut
-    assert read_scores(tmp_path, "bleu") == {10: 12.5}
+    assert read_scores(tmp_path, "a run", "bleu") == {10: 12.5}
 
 
 def test_no_flipped_bit_is_silent(tmp_path, open_log, caplog):
