@@ -148,7 +148,8 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
             finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
-            print(with_urls(json.dumps(finite)), flush=True)
+            text = with_urls(json.dumps(finite), lambda name: json.dumps(name)[1:-1])
+            print(text, flush=True)
         processes.leave()
     except InputError as error:
         complain(error)

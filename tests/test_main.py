@@ -87,6 +87,14 @@ def test_a_result_is_one_line_and_so_is_an_expected_failure(
     assert said.err == err
 
 
+def test_a_result_names_any_url(capsys, run, monkeypatch):
+    url = 's3://b/a"\u200b\\n'
+    copies = {Path('/"cache/x'): SimpleNamespace(store=SimpleNamespace(url=url))}
+    monkeypatch.setattr("jaxformer.remote.copy._copies", copies)
+    assert run(lambda: {"file": '/"cache/x/y'}) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == f"{url}/y"
+
+
 def test_a_bug_keeps_its_traceback(run):
     with pytest.raises(KeyError):
         run(lambda: {}["missing"])

@@ -25,7 +25,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
 from jaxformer.system.first import print_lines, write_file
 from jaxformer.system.progress import track
-from jaxformer.text.lines import read_lines
+from jaxformer.text.lines import normalise, read_lines
 
 
 def run(
@@ -84,7 +84,12 @@ def word_links(
     """
     words = []
     for text, own, encode in zip(pair, pieces, encoders, strict=True):
-        lengths = [len(ids) - 1 for ids in encode(re.findall(r"[^ \t]+", text))]
+        given = re.findall(r"[^ \t]+", text)
+        lengths = [len(ids) - 1 for ids in encode(given)]
+        if 0 in lengths and normalise(text):  # alone, an invisible word has no pieces
+            dot, *after_dot = encode([".", *(f". {word}" for word in given)])
+            rest = (len(ids) - len(dot) for ids in after_dot)
+            lengths = [alone or n for alone, n in zip(lengths, rest, strict=True)]
         if sum(lengths) != len(own) - 1:
             raise InputError(
                 f"the tokeniser has pieces of several words, as in {text[:60]!r}; use "

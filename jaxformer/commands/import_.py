@@ -50,9 +50,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     optimizer, _ = make_optimizer(imported.optimizer, **sizes)
     params = jax.tree.map(jnp.asarray, checkpoint.params)
     state = fresh_state(params, optimizer, training)
-    tokenizer = pack_tokenizer(
-        checkpoint.source_model, checkpoint.target_model, *checkpoint.vocabularies
-    )
+    models = [Tokenizer.load(file).content for file in checkpoint.models]
+    tokenizer = pack_tokenizer(*models, *checkpoint.vocabularies)
     with new_folder(workdir) as folder:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)

@@ -151,9 +151,10 @@ class DataConfig(Section, name="data"):
                 "for data.corpus=jsonl or parquet alone"
             )
         for key in ("source_language", "target_language"):
-            if not getattr(self, key):
+            code = getattr(self, key)
+            if not code or re.search("[\ud800-\udfff]", code):  # not Unicode
                 raise InputError(
-                    f"data.{key} is empty; say which language the text is in, as in "
+                    f"data.{key} is {code!r}; say which language the text is in, as in "
                     f"data.{key}=en"
                 )
 

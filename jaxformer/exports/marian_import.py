@@ -35,8 +35,7 @@ class MarianCheckpoint(NamedTuple):
     model: Json  # TransformerConfig, without dropout and dtype
     params: dict  # nested dicts of float32 arrays
     vocabularies: list[list[str]]  # pieces by our id: of both, or of source and target
-    source_model: bytes  # SentencePiece
-    target_model: bytes
+    models: list[Path]  # files of SentencePiece, of source and target; not yet read
 
 
 _MOST = 1 << 24  # of any size in config.json
@@ -64,7 +63,6 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             name = "target_vocab.json"
             found.append(_vocabulary(settings, folder, name, "decoder_vocab_size"))
         params = _parameters(folder, model, found[0][1], found[-1][1])
-        files = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
     except OSError as error:
         raise InputError(
             f"the checkpoint cannot be read ({error}); download it, for example with: "
@@ -75,7 +73,8 @@ def read_marian(folder: Path) -> MarianCheckpoint:
             f"{folder} cannot be imported: {fault}; put back the checkpoint's own "
             "files, or import another model"
         ) from None
-    return MarianCheckpoint(model, params, [pieces for pieces, _ in found], *files)
+    models = [folder / f"{side}.spm" for side in ("source", "target")]
+    return MarianCheckpoint(model, params, [pieces for pieces, _ in found], models)
 
 
 def _model(settings: Json) -> Json:

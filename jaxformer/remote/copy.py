@@ -103,7 +103,7 @@ class RunCopy(Mirror):
     def _published(self) -> set[str]:
         try:
             return {*json.loads((self.path / _PUBLISHED).read_bytes())}
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, ValueError, TypeError):
             return set()
 
     def pull(self, folder: Path, *, leave_out: re.Pattern | None = None) -> None:
@@ -275,8 +275,8 @@ def copy_at(folder: Path) -> RunCopy | None:
     return _copies.get(folder)
 
 
-def with_urls(text: str) -> str:
-    """Replace the folders of copies in a message by the URLs that users know."""
+def with_urls(text: str, escape: Callable[[str], str] = printable) -> str:
+    """Replace the folders of copies in an escaped text by the URLs that users know."""
     for folder in sorted(_copies, reverse=True):  # before a name that it begins with
-        text = text.replace(str(folder), printable(_copies[folder].store.url))
+        text = text.replace(escape(str(folder)), escape(_copies[folder].store.url))
     return text

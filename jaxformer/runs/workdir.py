@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from os.path import realpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,7 @@ _OWN = re.compile(
     r"checkpoints|corpus|profile|tensorboard|\.(.*\.)?(lock|partial)"
     r"|.*\.(jsonl?|html|model|tsv)"
 )
+_PATHS = "training.init_from", "training.initial_embeddings"  # compared as paths
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
 
 
@@ -242,6 +244,12 @@ class Workdir:
     def require_same_run(self, config: Config, record: Record) -> None:
         """Raise InputError if a key of `config` that is not free was changed."""
         for name, before, value in config.changes(record.config):
+            if name in _PATHS and before and realpath(before) == realpath(value):
+                continue
+            if name == "data.tokenizer" and are_files(value):
+                given = load_given(value, is_shared=config.data.shared_vocabulary)
+                if given.hash == record.tokenizer["sha256"]:
+                    continue
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this "
                 f"config says {value!r}; use the run's value or another workdir"
@@ -318,13 +326,16 @@ def _require_safe(folder: Path) -> None:
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
             "have; use another workdir"
         )
-    own = entries(folder) if folder.is_dir() else []
-    for path in links_among(path for path in own if _OWN.fullmatch(path.name)):
+    own = [path for path in entries(folder) if _OWN.fullmatch(path.name)]
+    for path in links_among(own):
         what = "a link" if path.is_symlink() else "a pipe or a device"
         raise InputError(
             f"{path} is {what}, which a run folder cannot have; move it away, or "
             "put the file itself there"
         )
+    for path in [*own, *entries(folder / "checkpoints", "[0-9]*")]:
+        if re.fullmatch(r"\d+|tensorboard", path.name) and path.is_file():
+            raise InputError(f"{path} is a file, not a folder of the run; move it away")
 
 
 def _hash(record: dict | list) -> str:

@@ -64,6 +64,7 @@ class Api:
     ) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
         self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
+        self._not_finite = 0  # requests whose scores were not numbers
         self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
         folder = Path(__file__).parent
         routes = [
@@ -78,7 +79,7 @@ class Api:
         handlers = {
             HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
             InputError: lambda _, e: _error(400, str(e)),
-            NotFiniteError: lambda _, e: _error(500, str(e)),
+            NotFiniteError: self._no_numbers,
             TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
@@ -140,11 +141,15 @@ class Api:
             status = "stalled"  # in one call of the translator
         code = 200 if status == READY else 503
         values = {"status": status, **self._about}
-        if failures := self._batcher.not_finite:
+        if failures := self._not_finite:
             values["requests_without_finite_scores"] = failures
         if status == STARTING:
             values["compiled_percent"] = round(100 * self._batcher.compiled)
         return JSONResponse(values, code)
+
+    async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:
+        self._not_finite += 1
+        return _error(500, str(error))
 
     async def _metrics_text(self, _: Request) -> Response:
         text = generate_latest(self._batcher.metrics.registry)
@@ -215,7 +220,7 @@ def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> Json:
     finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
     found = [each.summary() for each in finite]  # a search may find fewer
     if not found:
-        raise HTTPException(500, "the model's probabilities are not finite")
+        raise NotFiniteError("the model's probabilities are not finite")
     return found[0] if n_best == 1 else {**found[0], "n_best": found}
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST, RequestQueue
 from jaxformer.serving.metrics import Metrics
-from jaxformer.system.errors import InputError, NotFiniteError
+from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,6 @@ class Batcher(threading.Thread):
         self.state = STARTING
         self.error: BaseException | None = None
         self.compiled = 0.0  # the share of the programs
-        self.not_finite = 0  # requests whose scores were not numbers
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
@@ -234,7 +233,6 @@ class Batcher(threading.Thread):
 
     def _fail(self, future: Future, error: InputError) -> None:
         self._requests.cancel(future)
-        self.not_finite += isinstance(error, NotFiniteError)
         self._end(future, future.set_exception, error)
 
     def _end(self, future: Future, set_value: Callable, value: object) -> None:

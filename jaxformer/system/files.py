@@ -31,7 +31,7 @@ CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a lost file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
 _IN_USE = ".in_use"  # the lock of a temporary folder
-_LOCK_AGE = 60  # seconds; an older lock that nobody holds is of a killed process
+_LEFT_AGE = 60  # seconds; what is older, and nobody holds, is of a killed process
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 # Errors of a disk, and of a file system without locks.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)
@@ -161,7 +161,8 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
 
     The kernel releases the lock when the process ends, also after `kill -9`. Nested
     blocks of one process share the lock. A file system without locks is a warning in
-    the log. Raises InputError that names the owner, if another process is.
+    the log. What killed calls of `write_atomically` have left in the folder is removed.
+    Raises InputError that names the owner, if another process is.
     """
     lock = FileLock(lock_file, fallback_to_soft=False, is_singleton=True)
     try:
@@ -184,6 +185,10 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
             owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
             with naming(lock_file):
                 lock_file.write_text(owner)
+            for left in entries(folder, f".*.{'[0-9a-f]' * 8}.partial"):
+                with suppress(OSError):  # a writer without this lock may be alive
+                    if time.time() - left.stat().st_mtime > _LEFT_AGE:
+                        left.unlink()
         yield
     finally:
         lock.release()
@@ -241,7 +246,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
             with suppress(OSError, NotImplementedError, Timeout):
                 age = time.time() - (left / _IN_USE).stat().st_mtime
                 is_own = left.lstat().st_uid == os.stat(name).st_uid
-                if is_own and age > _LOCK_AGE:
+                if is_own and age > _LEFT_AGE:
                     with FileLock(left / _IN_USE, timeout=0):
                         shutil.rmtree(left)
         folder = Path(name, "folder")

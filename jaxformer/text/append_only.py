@@ -16,13 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import (
-    entries,
-    naming,
-    owned,
-    require_local,
-    write_atomically,
-)
+from jaxformer.system.files import GONE, naming, owned, require_local, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +105,6 @@ def grow_corpus(
     folder.mkdir(parents=True, exist_ok=True)
     with owned(folder, folder / _LOCK):
         before = _read(folder)
-        for left in entries(folder, ".*.partial"):  # of a killed process
-            left.unlink()
         if before is None:
             before = GrowthReport(
                 lines=0, of=lines, kept=0, dropped=dict.fromkeys(reasons, 0),
@@ -156,7 +148,7 @@ def _read(folder: Path) -> GrowthReport | None:
         values = json.loads((folder / REPORT).read_bytes() if is_file else b"")
         if dict.pop(values, "sha256") == _hash(values):
             return GrowthReport(**values)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (*GONE, ValueError, LookupError, TypeError, RecursionError):
         pass
     raise InputError(
         f"{folder} exists already and holds no corpus of this command, or a damaged "

@@ -74,12 +74,13 @@ class WandbLog(contextlib.AbstractContextManager):
                 call()
         except Exception as error:
             self._run = None
-            logger.warning("the tracker wandb failed and is left out: %r", error)
+            why = f"{type(error).__name__}: {error}"
+            logger.warning("the tracker wandb failed and is left out: %s", why)
 
 
 def _name_of(file: Path) -> str:
     """Read the run's name, or make a new one."""
-    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, LookupError):
         return str(json.loads(file.read_bytes())["wandb"])
     name = uuid.uuid4().hex
     write_atomically(file, json.dumps({"wandb": name}) + "\n")

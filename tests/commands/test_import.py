@@ -99,10 +99,12 @@ def test_a_failed_import_leaves_nothing(
         (spoilt / "target.spm").write_bytes(content)
         complaint = import_(tmp_path / "run", spoilt).complaint
         assert "not a SentencePiece model" in complaint
+    (spoilt / "source.spm").unlink()
+    assert "source.spm cannot be read" in import_(tmp_path / "run", spoilt).complaint
+    with mock.patch("jaxformer.text.tokenizer._MOST_BYTES", 99):
+        assert "more than 99 bytes" in import_(tmp_path / "run").complaint
     (spoilt / "vocab.json").write_text(r'{"\ud800": 0}')
-    assert (
-        "vocab.json is not a JSON object" in import_(tmp_path / "run", spoilt).complaint
-    )
+    assert "vocab.json is not a JSON" in import_(tmp_path / "run", spoilt).complaint
     full = mock.Mock(side_effect=InputError("the disk is full"))
     monkeypatch.setattr("jaxformer.training.checkpoint.Checkpoints.save", full)
     assert import_(tmp_path / "run").complaint == "the disk is full"

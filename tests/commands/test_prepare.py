@@ -64,7 +64,7 @@ def test_a_trained_run_is_prepared_again_only_with_its_text(
     assert command("prepare", *toy.flags, workdir=workdir).code == 0
 
 
-def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path):
+def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path, monkeypatch):
     """Every command refuses other text, also one that would not read it."""
 
     def paths(folder, train="train", dev="dev"):
@@ -85,6 +85,12 @@ def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path):
     for other in paths(folder, dev="train"), paths(folder, dev="gone"):
         assert "use another workdir" in score(other)
     assert "no checkpoint" in score(paths(same))
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    hashes = [json.loads((tmp_path / "corpus" / "report.json").read_text())["text"]]
+    monkeypatch.setattr("jaxformer.corpus.survey._hash_text", lambda _: hashes.pop())
+    again = paths(f"{same}/../{folder.name}")
+    assert command("check", *toy.flags, *again, workdir=tmp_path).code == 0
+    assert not hashes
 
 
 def test_a_tokeniser_of_ones_own_is_used_and_never_replaced(command, toy, tmp_path):

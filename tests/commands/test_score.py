@@ -126,6 +126,7 @@ def test_damaged_parameters_are_refused(score, pairs, monkeypatch, flags):
 
 def test_align_writes_links_and_all_attention(use, pairs, tmp_path):
     output = tmp_path / "attention.npz"
+    pairs = [*pairs, ("bo \u200b da", "SU \u2060 \u200b RI")]  # invisible words
     flags = pair_flags(tmp_path, pairs)
     answer = use("align", *flags, f"--output={output}", "--units=pieces")
     for words, (source, target) in zip(use("align", *flags).lines, pairs, strict=True):

@@ -48,9 +48,8 @@ def make(use, tmp_path, text, monkeypatch):
 
 
 def files_of(folder):
-    """The content of all files in a folder but the lock."""
-    paths = [path for path in folder.iterdir() if path.name != ".lock"]
-    return {path.name: path.read_bytes() for path in paths}
+    """The content of all files in a folder but the lock and what kills left."""
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
 
 
 def lines_done(folder):

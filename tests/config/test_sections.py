@@ -31,7 +31,7 @@ def values():
         ("training.steps", str(2**31), "it must be at least 1 and at most 2147483647"),
         ("training.seed", str(2**32), "must be at least 0 and at most 4294967295"),
         ("data.max_length", "70000", "data.max_length is 70000; it must be at least 2"),
-        ("data.source_language", "", "data.source_language is empty"),
+        ("data.source_language", "", "data.source_language is ''; say"),
         ("model.dropout", "1.0", "dropout is 1.0; it must be at least 0 and below 1"),
         ("model.d_model", "3", "model.d_model is 3; it must be even"),
         ("model.attention_window", "0", "model.attention_window is 0"),

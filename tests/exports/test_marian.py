@@ -132,7 +132,7 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
     decoded = transformers("decode", folder, [BOS, *encoded[1][1], PAD])
     assert decoded == tokenizer.decode(encoded[1][1]) == TEXT[1]
     again = read_marian(folder)
-    files = again.source_model, again.target_model, *again.vocabularies
+    files = *(file.read_bytes() for file in again.models), *again.vocabularies
     assert pack_tokenizer(*files) == tokenizer.content
 
 

@@ -57,6 +57,10 @@ def test_only_a_finished_checkpoint_counts(workdir):
     assert not workdir.has_checkpoints()
     (workdir.checkpoints / "100").mkdir()
     assert workdir.has_checkpoints()
+    for path in (workdir.checkpoints / "40", workdir.path / "tensorboard"):
+        path.touch()
+        with pytest.raises(InputError, match=f"{path} is a file, not a folder of the"):
+            Workdir(workdir.path)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +158,19 @@ def test_a_record_without_a_key_is_of_an_earlier_version_unless_none_will_do(
         ({"training__seed": 1}, r"training\.seed=0, .* says 1"),
         ({"batches__layout": "packed"}, r"batches\.layout='buckets', .* 'packed'"),
         ({"data__train": "x"}, r"data\.train="),
+        ({"training__init_from": "x"}, r"training\.init_from='base'"),
     ],
 )
 def test_only_free_keys_may_change(workdir, change, said):
     free = {"mesh__data": 4, "training__steps": 9, "data__directory": "/elsewhere"}
     free |= {"decoding__alpha": 1.0, "batches__executor": "python"}
-    record = workdir.read_record()
+    given = {"data__tokenizer": "own", "training__init_from": "base"}
+    record = workdir.read_record()._replace(config=config(**given))
+    free |= {"data__tokenizer": str(workdir.tokenizer_file)}  # the same content
+    free |= {"training__init_from": "./x/../base/"}  # the same path
     workdir.require_same_run(config(**free), record)
     with pytest.raises(InputError, match=said):
-        workdir.require_same_run(config(**free, **change), record)
+        workdir.require_same_run(config(**free | change), record)
+    tokenizer_of(["x y"], workdir.tokenizer_file)
+    with pytest.raises(InputError, match=r"data\.tokenizer='own'"):
+        workdir.require_same_run(config(**free), record)

@@ -82,6 +82,8 @@ class FakeTranslator:
             return 0, text, [Hypothesis("", 0.0, 0.0, 0)]
         translation = " ".join([prefix, reverse(text), *phrases]).strip()
         scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
+        if "infinite" in text:
+            scores = (-np.inf,)
         found = [
             Hypothesis(f"{translation}{'!' * n}", score, score - 1, len(words) + 1)
             for n, score in enumerate(scores)

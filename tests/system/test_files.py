@@ -17,6 +17,7 @@ from jaxformer.system.files import (
     CHECKSUMS,
     digest,
     new_folder,
+    owned,
     require_output,
     temporary_folder,
     verify_checksums,
@@ -49,6 +50,12 @@ def test_several_write_a_file_at_once_and_a_prepared_link_is_left_alone(tmp_path
             pass
     assert (tmp_path / "file").read_text() == "kept"
     assert len([*tmp_path.iterdir()]) == 3
+    left = tmp_path / ".a.txt.0123abcd.partial"  # by a killed process
+    for age, is_left in ((0, True), (61, False)):
+        left.touch()
+        os.utime(left, 2 * (time.time() - age,))
+        with owned(tmp_path, tmp_path / ".lock"):
+            assert left.exists() == is_left
 
 
 def test_what_a_link_names_is_replaced_and_no_pipe(tmp_path):

@@ -75,8 +75,8 @@ def test_a_file_that_is_too_short_is_refused_and_no_file_is_changed(begun):
     assert texts_of(begun) == ["a\nb\nmore\n", "x\n"]
 
 
-def test_a_report_with_one_wrong_bit_is_refused(begun):
-    """But for bits of the white space between its values."""
+def test_a_report_with_one_wrong_bit_is_refused(begun, monkeypatch):
+    """But for bits of the white space between its values; or one that is unreadable."""
     file = begun / REPORT
     report = file.read_bytes()
     for bit in range(0, 8 * len(report), 37):
@@ -86,6 +86,9 @@ def test_a_report_with_one_wrong_bit_is_refused(begun):
                 grow(begun).__enter__()
         flip_bit(file, bit)
     assert file.read_bytes() == report
+    monkeypatch.setattr("pathlib.Path.read_bytes", type(file).readlink)
+    with pytest.raises(OSError, match=REPORT):
+        grow(begun).__enter__()
 
 
 @pytest.mark.parametrize(

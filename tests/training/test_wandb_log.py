@@ -69,6 +69,9 @@ def test_a_failure_is_named_once_and_never_stops_a_run(
     assert stand_in.calls[-1] == fails
     (message,) = caplog.messages
     assert "the tracker wandb failed and is left out: ConnectionError" in message
+    (tmp_path / wandb_log.IDS_FILE).symlink_to(wandb_log.IDS_FILE)  # raises OSError
+    track(tmp_path)
+    assert wandb_log.IDS_FILE in caplog.messages[1]
 
 
 def test_a_package_that_is_not_installed_is_refused(monkeypatch):

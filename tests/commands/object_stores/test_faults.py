@@ -302,6 +302,10 @@ def test_a_reader_leaves_the_copy_of_a_trainer_alone(own, stores, move, monkeypa
         assert (folder / "metrics.jsonl").read_text() == "ahead of the store"
     run_copy.copy_of(url)
     assert (folder / "metrics.jsonl").read_text() != "ahead of the store"
+    (folder / ".published").unlink()
+    (folder / ".published").symlink_to(".published")  # OSError, also for root
+    with pytest.raises(OSError, match=r"\.published"):
+        run_copy.copy_of(url)
 
 
 def test_a_damaged_file_of_the_copy_is_downloaded_again(command, own, move, toy):
