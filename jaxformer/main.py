@@ -128,7 +128,7 @@ def main(
 
 def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
     from jaxformer.remote.copy import with_urls
-    from jaxformer.system import compiled_cache, progress, stopping
+    from jaxformer.system import progress, stopping
 
     def complain(what: object) -> None:
         processes.complain(with_urls(str(what)))
@@ -169,8 +169,6 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return EXIT_INTERRUPTED
-    finally:
-        compiled_cache.seal()
     return 0
 
 

@@ -36,6 +36,10 @@ class Numbers:
         """No text begins with one."""
         return ""
 
+    def is_unknown(self, ids: Sequence[int]) -> bool:
+        """No number is unknown."""
+        return False
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each sentence into ids, EOS last."""
         return [[*map(int, sentence.split()), EOS] for sentence in sentences]

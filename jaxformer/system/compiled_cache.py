@@ -2,30 +2,25 @@
 
 XLA runs what it reads: a damaged program ends the process by a signal. So each file has
 its checksum beside it, and is removed before JAX can read it if that differs. A file
-gets its checksum soon after it is written. Without one it may be half of a program, and
+gets its checksum as soon as it is written. Without one it may be half of a program, and
 is removed by the next process that opens the cache.
 """
 
-import atexit
 import contextlib
 import math
 import os
-import threading
 from pathlib import Path
 
 import jax
 
 from jaxformer.system.files import cache_folder, digest, entries, write_atomically
 
-SEAL_SECONDS = 5.0  # from the end of a compile to the checksum of its program
 _ENDING = ".xxh128"  # of the name of a checksum's file
 _SHORTEST = 0.2  # seconds of a compile that is kept
-_opened: Path | None = None
 
 
 def open_cache() -> None:
     """Let JAX use the cache, unless it has one already or there is no folder."""
-    global _opened
     if jax.config.jax_compilation_cache_dir:
         return
     with contextlib.suppress(OSError):  # else every process compiles
@@ -37,9 +32,12 @@ def open_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", shortest)
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if is_writable:
-            _opened = folder
-            jax.monitoring.register_event_duration_secs_listener(_seal_soon)
-            atexit.register(seal)
+
+            def seal_next(event: str, seconds: float, **_: object) -> None:
+                if event.endswith("/backend_compile_duration") and seconds >= _SHORTEST:
+                    seal(folder)  # JAX has written the program before this event
+
+            jax.monitoring.register_event_duration_secs_listener(seal_next)
 
 
 def remove_damaged(folder: Path) -> None:
@@ -51,22 +49,13 @@ def remove_damaged(folder: Path) -> None:
             sums.unlink(missing_ok=True)
 
 
-def seal(folder: Path | None = None) -> None:
-    """Write the checksums of new programs; by default of the cache that is open."""
-    if (folder := folder or _opened) is None:
-        return
+def seal(folder: Path) -> None:
+    """Write the checksums of new programs."""
     with contextlib.suppress(OSError):  # a full disk, or another process removed one
         sealed = {*entries(folder, f"*{_ENDING}")}
         for program in entries(folder, "*-cache"):
             if _sums(program) not in sealed:
                 write_atomically(_sums(program), digest(program))
-
-
-def _seal_soon(event: str, *_: object, **__: object) -> None:
-    if event.endswith("backend_compile_duration"):
-        timer = threading.Timer(SEAL_SECONDS, seal)
-        timer.daemon = True
-        timer.start()
 
 
 def _sums(program: Path) -> Path:

@@ -1,10 +1,18 @@
-"""The decoding benchmark: which types CTranslate2 takes on which device."""
+"""The decoding benchmark: its tokeniser, and the types that CTranslate2 takes."""
 
 import ctranslate2
 import jax
 import pytest
 
 from benchmarks.decode import quantized
+from benchmarks.peers.decoding import Numbers
+from jaxformer.tokens import AnyTokenizer
+
+
+def test_its_tokeniser_has_all_that_one_has():
+    members = *AnyTokenizer.__annotations__, *vars(AnyTokenizer)
+    missing = {name for name in members if not hasattr(Numbers(9), name)}
+    assert {name for name in missing if not name.startswith("_")} == set()
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from jaxformer.system.files import cache_folder
 from tests.damage import flip_bit
 
 PROGRAM = """
+import os
 import jax
 from jaxformer.system import compiled_cache
 compiled_cache._SHORTEST = 0.0
 compiled_cache.open_cache()
-print(jax.jit(lambda x: x * 3 + 1)(2))
-compiled_cache.seal()
+print(jax.jit(lambda x: x * 3 + 1)(2), flush=True)
+os._exit(0)  # as a process that is killed
 """
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+from contextlib import suppress
 from types import SimpleNamespace
 
 import jax
@@ -123,4 +124,5 @@ def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capl
     (said,) = caplog.messages
     assert "profile cannot be written" in said
     (tmp_path / "profile").unlink()
-    jax.profiler.stop_trace()  # of this process, for other tests
+    with suppress(RuntimeError):  # from jax 0.12 on, a trace that failed is none
+        jax.profiler.stop_trace()  # of this process, for other tests
