@@ -7,6 +7,7 @@ from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.runs.open import make_dev_evaluators
 from jaxformer.runs.run import Run, plan_training, warn_of_update_size
+from jaxformer.system.progress import COMPILES
 from jaxformer.system.stopping import StopRequests
 from jaxformer.training import sharding
 from jaxformer.training.loop import Update
@@ -22,6 +23,8 @@ class Job:
         self.setup = make_training_setup(run.config, run.model)
         self.plan = plan_training(run, prepared)
         warn_of_update_size(run, self.plan)
+        if self.plan.microbatches_per_update == 1:
+            COMPILES.wanted["the training step"] = len(self.plan.shapes)
         self.evaluators = make_dev_evaluators(run, prepared, stop.check)
 
     def updates(self, start: int) -> Iterator[Update]:

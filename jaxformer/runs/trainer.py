@@ -89,7 +89,7 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
         state = train(
             state,
             train_step,
-            log.track(job.updates(int(state.data_position))),
+            job.updates(int(state.data_position)),
             config=training,
             schedule=job.setup.schedule,
             evaluate=lambda step, params: validate(job, step, params),

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -36,6 +37,7 @@ PROGRAMS = {
     "evaluate_batch": "the evaluation",
 }
 _COMPILE = "/jax/core/compile/backend_compile_duration"  # an event of JAX
+_STAGES = "/jax/core/compile/"  # tracing and lowering are such events, too
 
 
 class _LastLine(logging.Filter):
@@ -67,7 +69,16 @@ def _check() -> None:
         check()
 
 
-_active: list["_Work"] = []  # the last one, within the others, is reported
+_active: list[object] = []  # work and bars; the last, within the others, is reported
+
+
+@contextmanager
+def _within_others(shown: object) -> Iterator[None]:
+    _active.append(shown)
+    try:
+        yield
+    finally:
+        _active.remove(shown)
 
 
 class _Work:
@@ -147,18 +158,18 @@ def progress(
             _Bar(
                 desc=name, total=total, unit=f" {unit}", initial=initial, **options
             ) as drawn,
+            _within_others(object()),
         ):
             yield drawn
         return
     work, done = _Work(what, total, unit, initial), threading.Event()
     arguments = done, is_announced
     threading.Thread(target=work.report, args=arguments, daemon=True).start()
-    _active.append(work)
     try:
-        yield work
+        with _within_others(work):
+            yield work
     finally:
         done.set()
-        _active.remove(work)
 
 
 def track(
@@ -171,19 +182,62 @@ def track(
             work.update()
 
 
+class _Compiles:
+    """Counts programs by what they are for, and the seconds in which any compiles."""
+
+    def __init__(self) -> None:
+        self.made: Counter[str] = Counter()
+        self.wanted: dict[str, int] = {}
+        self._running, self._since, self._seconds = 0, 0.0, 0.0
+        self._lock = threading.Lock()
+
+    def next(self, what: str) -> str:
+        """Say which program for `what` begins, of how many if that is known."""
+        self.made[what] += 1
+        of = f" of {self.wanted[what]}" if what in self.wanted else ""
+        return f"compiling {what}: program {self.made[what]}{of}"
+
+    def change(self, by: int) -> None:
+        """Note that `by` more stages run; they nest, and threads overlap."""
+        with self._lock:
+            now = time.monotonic()
+            self._seconds += (now - self._since) * (self._running > 0)
+            self._running, self._since = max(0, self._running + by), now
+
+    def seconds(self) -> float:
+        """The seconds until now in which a program was traced or compiled."""
+        self.change(0)
+        return self._seconds
+
+
+COMPILES = _Compiles()
+
+
+def working_time() -> float:
+    """Return the seconds since any moment, without those of compiling."""
+    return time.monotonic() - COMPILES.seconds()
+
+
 @contextmanager
 def compiles_reported() -> Iterator[None]:
-    """Log each compile within the block that takes over a second, while it runs."""
+    """Log each compile within the block that takes over a second, while it runs.
+
+    `working_time` leaves out the tracing and compiling within the block.
+    """
     running: dict[int, ExitStack] = {}  # by thread
 
     def begin(event: str, _: float, *, fun_name: str = "", **__: object) -> None:
+        if event.startswith(_STAGES):
+            COMPILES.change(1)
         if event == _COMPILE and threading.get_ident() not in running:
             name = fun_name.removeprefix("jit(").removesuffix(")").strip("_")
-            what = f"compiling {PROGRAMS.get(name, name.replace('_', ' '))}"
+            what = COMPILES.next(PROGRAMS.get(name, name.replace("_", " ")))
             running[threading.get_ident()] = stack = ExitStack()
             stack.enter_context(progress(what, is_announced=True))
 
     def end(event: str, _: float, **__: object) -> None:
+        if event.startswith(_STAGES):
+            COMPILES.change(-1)
         if event == _COMPILE:
             running.pop(threading.get_ident(), ExitStack()).close()
 

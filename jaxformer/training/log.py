@@ -10,20 +10,18 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from jaxformer.system import first
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import naming, write_atomically
-from jaxformer.system.progress import draws_bars, progress
+from jaxformer.system.progress import draws_bars, progress, working_time
 from jaxformer.training.loss import averages
 from jaxformer.training.tensorboard_log import TensorBoardLog
 from jaxformer.training.wandb_log import WandbLog
 
-Item = TypeVar("Item")
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
@@ -146,20 +144,20 @@ class MetricsLog(contextlib.ExitStack):
             if text != self._path.read_bytes() or self._path.stat().st_nlink > 1:
                 write_atomically(self._path, text)
         self._run, self._start_step, self._total_steps = run, start_step, total_steps
-        self._start = self._last = time.monotonic()
+        self._start = self._last = working_time()
         self._trained_tokens = self._trained_seconds = 0.0
         self._tokens_before = tokens_before
         self._writes = writes
         if writes:
             logs = [WandbLog(workdir, config or {})] if "wandb" in trackers else []
             self._trackers = [*map(self.enter_context, logs)]
-        self._draws = draws_bars()
+        self._draws, self._loss = draws_bars(), ""
         self._bar = self.enter_context(
             progress(
                 "training", total_steps, unit="updates", initial=start_step,
                 delay=0, leave=True,
                 bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} "
-                "[{elapsed}<{remaining}{postfix}]",
+                "[{elapsed}{postfix}]",
             )
         )  # fmt: skip
 
@@ -180,15 +178,20 @@ class MetricsLog(contextlib.ExitStack):
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Leave the time spent inside, evaluating, out of tokens per second."""
-        begin = time.monotonic()
+        begin = working_time()
         yield
-        self._last += time.monotonic() - begin
+        self._last += working_time() - begin
 
-    def track(self, updates: Iterable[Item]) -> Iterator[Item]:
-        """Yield the updates after `start_step`; report how many are made."""
-        for step, update in enumerate(updates, self._start_step):
-            self._bar.update(step - self._bar.n)
-            yield update
+    def made(self, step: int) -> None:
+        """Move the bar to an update that the devices have finished."""
+        if self._draws:
+            self._bar.set_postfix_str(f"{self._loss}ETA {self._left(step)}", False)
+        self._bar.update(step - self._bar.n)
+
+    def _left(self, step: int) -> timedelta:
+        """The time left, at the mean speed without compiling."""
+        taken = (working_time() - self._start) / max(step - self._start_step, 1)
+        return timedelta(seconds=round((self._total_steps - step) * taken))
 
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:
         """Report the updates since the last call; `step` is the last of them.
@@ -196,7 +199,7 @@ class MetricsLog(contextlib.ExitStack):
         `sums` are their `LossSums`; `others` are reported as they are, among them
         `learning_rate`.
         """
-        now, tokens = time.monotonic(), float(sums["tokens"]) - self._tokens_before
+        now, tokens = working_time(), float(sums["tokens"]) - self._tokens_before
         self._tokens_before = 0.0
         seconds = max(now - self._last, 1e-9)
         self._trained_tokens += tokens
@@ -205,16 +208,16 @@ class MetricsLog(contextlib.ExitStack):
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         speed = f"{tokens / seconds:,.0f} tokens/s"
         if self._draws:
-            self._bar.n = step
-            self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed}")
+            self._loss = f"loss {values['loss']:.3f}, {speed}, "
+            self.made(step)
+            self._bar.refresh()
         else:
-            taken = (now - self._start) / max(step - self._start_step, 1)
             logger.info(
                 "step %s: loss %.4f, ppl %.2f, lr %.3e, %s, ETA %s",
                 f"{step:,}/{self._total_steps:,}",
                 *(values[name] for name in ("loss", "ppl", "learning_rate")),
                 speed,
-                timedelta(seconds=round((self._total_steps - step) * taken)),
+                self._left(step),
             )
         self.record(step, "train", values)
 

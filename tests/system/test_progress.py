@@ -66,14 +66,20 @@ def test_a_compile_is_announced_by_what_it_is_for(caplog, monkeypatch):
         return jnp.cos(x) @ x
 
     matrix = jnp.ones((3, 3))
+    monkeypatch.setattr(progress, "COMPILES", progress._Compiles())
+    progress.COMPILES.wanted["the training step"] = 3
+    begin, worked = time.monotonic(), progress.working_time()
     with progress.compiles_reported():
         jax.jit(update)(matrix)
         jax.jit(_own_function)(matrix)
         jax.jit(update)(matrix)  # is compiled already
     jax.jit(lambda x: x - 1)(matrix)
     first, second = (line for line in caplog.messages if line.endswith("..."))
-    assert first == "compiling the training step ..."
-    assert second == "compiling own function ..."
+    assert first == "compiling the training step: program 1 of 3 ..."
+    assert second == "compiling own function: program 1 ..."
+    worked, passed = progress.working_time() - worked, time.monotonic() - begin
+    assert 0 < worked < passed - progress.COMPILES.seconds() + 1e-3
+    assert progress.COMPILES.seconds() > 0.01  # tracing and lowering, too
 
 
 def test_the_names_of_programs_are_those_of_functions():

@@ -227,9 +227,9 @@ def test_without_a_terminal_every_report_is_a_plain_line(
     earlier process.
     """
     caplog.set_level(logging.INFO)
-    times = iter([0.0, 10.0, 70.0, 100.0, 100.0, 101.0, 141.0])
-    clock = types.SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
-    monkeypatch.setattr("jaxformer.training.log.time", clock)
+    times = iter([0.0, 10.0, 70.0, 100.0, 100.0, 100.0, 101.0, 141.0, 141.0])
+    now = lambda: next(times)
+    monkeypatch.setattr("jaxformer.training.log.working_time", now)
     with open_log(start_step=20, tokens_before=4.0) as log:
         with log.pause():
             pass

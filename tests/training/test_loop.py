@@ -19,6 +19,15 @@ CONFIG = {
 }  # fmt: skip
 
 
+class Pending(float):
+    """The gradient norm of an update in flight."""
+
+    is_ready = False
+
+    def block_until_ready(self):
+        self.is_ready = True
+
+
 class Recorder:
     """Stands for the log, the checkpoints, the evaluation and the update at once.
 
@@ -29,10 +38,13 @@ class Recorder:
     def __init__(self, start, scores, stop, bad, most_bad):
         self.calls, self.asked_at, self.scores = [], start, scores
         self.stop, self.bad, self.most_bad = stop, bad, most_bad
+        self.norms = []
 
     def step(self, state, update):
         """Count the update; its sums are its number, so that windows differ."""
-        nothing = Report(NOTHING, math.nan)
+        assert sum(not norm.is_ready for norm in self.norms) <= 1  # others in flight
+        self.norms.append(Pending(math.nan if update in self.bad else 0.5))
+        nothing = Report(NOTHING, self.norms[-1])
         if state.bad_steps >= self.most_bad:
             return state, nothing
         state = state._replace(step=state.step + 1)
@@ -42,7 +54,11 @@ class Recorder:
         sums = LossSums(float(update), 2.0 * update, 0.0, 1.0)
         window = LossSums(*map(operator.add, state.window, sums))
         state = state._replace(params=f"P{update}", bad_steps=0, window=window)
-        return state, Report(sums, 0.5)
+        return state, Report(sums, self.norms[-1])
+
+    def made(self, step):
+        assert all(norm.is_ready for norm in self.norms[:-1])
+        assert step == self.asked_at - 1
 
     def is_asked_to_stop(self):
         """Several processes agree on the step by asking once at each."""
