@@ -14,6 +14,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from jaxformer.grammar.noun_phrases import Draw, Phrase
@@ -21,6 +22,7 @@ from jaxformer.grammar.sentences import PATTERNS
 from jaxformer.system.errors import InputError
 
 SPLITS = ("train", "dev", "test", "unseen")
+_MOST_KEPT = 200_000  # pairs, of about 400 bytes
 
 
 class Pair(NamedTuple):
@@ -34,15 +36,33 @@ class Pair(NamedTuple):
 def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
     """Yield `count` different pairs of a split; a larger count continues a smaller one.
 
-    Raises InputError, when iterated, for an unknown split.
+    Few pairs are kept for the next call, since preparation reads a text twice. Raises
+    InputError, when iterated, for an unknown split.
     """
     if split not in SPLITS:
         raise InputError(
             f"the built-in corpus has no split {split!r}; use {', '.join(SPLITS)}"
         )
+    if count > _MOST_KEPT:
+        yield from islice(_drawn(split, seed), count)
+        return
+    kept, others = _kept(split, seed)
+    for number in range(count):
+        if number == len(kept):
+            kept.append(next(others))
+        yield kept[number]
+
+
+@cache
+def _kept(split: str, seed: int) -> tuple[list[Pair], Iterator[Pair]]:
+    """The pairs of a split that were drawn, and those to draw."""
+    return [], _drawn(split, seed)
+
+
+def _drawn(split: str, seed: int) -> Iterator[Pair]:
     draw = Draw(random.Random(f"{split} {seed}").random)
     written: set[str] = set()
-    while len(written) < count:
+    while True:
         sentence = draw.one_of(PATTERNS)(draw)
         source, target = _written(sentence.english), _written(sentence.german)
         if source not in written and _split_of(sentence, source) == split:

@@ -87,7 +87,7 @@ class _Work:
     def __init__(self, what: str, total: int | None, unit: str, initial: int) -> None:
         self.what, self.total, self.unit = what, total, unit
         self.n = self.initial = initial
-        self.start = time.time()
+        self.start, self._worked = time.time(), working_time()
 
     def update(self, n: int = 1) -> None:
         self.n += n
@@ -101,7 +101,7 @@ class _Work:
             return f"{self.what}: {self.n:,} {self.unit}"
         if self.n == self.initial:
             return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}"
-        each = taken / (self.n - self.initial)
+        each = (working_time() - self._worked) / (self.n - self.initial)
         left = timedelta(seconds=round(each * (self.total - self.n)))
         return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}, ETA {left}"
 
