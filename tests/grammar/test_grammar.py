@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jaxformer import grammar
 from jaxformer.grammar import generate, is_held_out
 from jaxformer.grammar.lexicon import DESCRIPTIONS, NOUNS, VERBS
 from jaxformer.system.errors import InputError
@@ -41,12 +42,12 @@ def test_a_seed_decides_the_pairs_and_a_larger_count_continues(corpus):
 
 
 def test_few_pairs_are_drawn_once(monkeypatch):
-    found = list(grammar.generate("dev", 30, seed=77))
+    found = list(generate("dev", 30, seed=77))
     with monkeypatch.context() as patch:
         patch.setattr(grammar, "_drawn", None)
-        assert list(grammar.generate("dev", 30, seed=77)) == found
+        assert list(generate("dev", 30, seed=77)) == found
     monkeypatch.setattr(grammar, "_MOST_KEPT", 20)
-    assert list(grammar.generate("dev", 30, seed=77)) == found
+    assert list(generate("dev", 30, seed=77)) == found
 
 
 def test_splits_share_no_sentence_and_a_sentence_has_one_translation(corpus):

@@ -7,7 +7,6 @@ import math
 import re
 import resource
 import time
-import types
 from pathlib import Path
 
 import pytest
@@ -228,8 +227,7 @@ def test_without_a_terminal_every_report_is_a_plain_line(
     """
     caplog.set_level(logging.INFO)
     times = iter([0.0, 10.0, 70.0, 100.0, 100.0, 100.0, 101.0, 141.0, 141.0])
-    now = lambda: next(times)
-    monkeypatch.setattr("jaxformer.training.log.working_time", now)
+    monkeypatch.setattr("jaxformer.training.log.working_time", times.__next__)
     with open_log(start_step=20, tokens_before=4.0) as log:
         with log.pause():
             pass
