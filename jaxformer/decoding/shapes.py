@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 SHORTEST_BUCKET = 16  # tokens
 MOST_SLOTS = 64  # of a device: enough for fast products; refills of more take longer
-SHORTEST_LENGTH = 32  # tokens, of limited shapes: steps of 16 take as long
+SHORTEST_LENGTH = 32  # tokens, of the search: steps of 16 take as long
 SHRINK_AFTER = 16  # advances after which a shape that is too large shrinks
 # Batches of waiting tasks that repay a shape half as large:
 REPAID_AFTER = 32  # if its programs must be compiled
@@ -89,7 +89,8 @@ class Shapes:
         while slots < tasks:
             slots *= 2
         if not self.all:
-            return ProgramShape(slots, bucket_length(source), bucket_length(ring))
+            lengths = (max(each, SHORTEST_LENGTH) for each in (source, ring))
+            return ProgramShape(slots, *map(bucket_length, lengths))
         length = max(source, ring)
         return min(s for s in self.all if s.slots >= slots and s.ring >= length)
 
