@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
 from jaxformer.system.errors import InputError as InputError
-from jaxformer.system.progress import compiles_reported, progress
+from jaxformer.system.progress import LAST_LINE, compiles_reported, progress
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView
@@ -265,8 +266,8 @@ def train(
     """Prepare what is missing, then train or resume, as `--mode=train` does.
 
     `config` is a file, or the name of a config of jaxformer; None: that of the run.
-    `overrides` replace its values, as in {"training.steps": 100}. Ctrl-C and SIGTERM
-    end training with the step saved. Raises InputError.
+    `overrides` replace its values, as in {"training.steps": 100}. In the main thread
+    Ctrl-C and SIGTERM end training with the step saved. Raises InputError.
     """
     return _run("train", TrainResult, locals())
 
@@ -332,6 +333,8 @@ def _run(mode: str, kind: type[_Result], given: Mapping[str, object]) -> _Result
     """Run a command; return those of its results that `kind` has."""
     flags = _parse(mode, given)
     command = importlib.import_module(f"jaxformer.commands.{mode}")
+    for handler in logging.root.handlers:
+        handler.addFilter(LAST_LINE)  # progress is logged where nothing else is
     with compiles_reported(), progress(mode):
         found = command.run(**flags)
     names = [field.name for field in fields(kind)]
