@@ -9,6 +9,7 @@
 docs/api.md has more examples. Names that are not in `jaxformer.__all__` may change.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 # ruff: noqa: F403, F405
@@ -26,8 +27,10 @@ else:
     def __getattr__(name: str) -> object:
         """Import the public API on first use, so that `import jaxformer` is fast."""
         if name in __all__:
+            handlers = logging.root.handlers[:]
             from jaxformer import api
 
+            logging.root.handlers[:] = handlers  # absl, which this imports, adds one
             return getattr(api, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,22 @@ _BLOCK = 1000  # strings of an iterator that are translated together
 _Result = TypeVar("_Result")
 
 
+@contextmanager
+def _logging_unchanged() -> Iterator[None]:
+    """Print warnings as if logging were not configured, if it is not.
+
+    A message of absl, which orbax uses, would configure it for the whole program.
+    """
+    if logging.root.handlers:
+        yield
+        return
+    logging.root.addHandler(logging.lastResort)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(logging.lastResort)
+
+
 class Translator:
     """A trained run that translates.
 
@@ -41,6 +58,7 @@ class Translator:
     translations take turns. Raises InputError for a run that cannot be opened.
     """
 
+    @_logging_unchanged()
     def __init__(
         self,
         workdir: str | Path,
@@ -329,6 +347,7 @@ def export(
     return _run("export", ExportResult, locals())
 
 
+@_logging_unchanged()
 def _run(mode: str, kind: type[_Result], given: Mapping[str, object]) -> _Result:
     """Run a command; return those of its results that `kind` has."""
     flags = _parse(mode, given)

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+import logging
 import pydoc
 import re
 import shutil
@@ -112,6 +113,13 @@ def test_functions_return_what_commands_print(use, trained, toy, tmp_path):
     assert dataclasses.asdict(jaxformer.evaluate(trained.workdir)) == printed
     with pytest.raises(InputError, match=r"\.step; did you mean training\.steps"):
         jaxformer.train(toy.config, tmp_path / "run", overrides={"training.step": 3})
+
+
+def test_logging_is_left_to_the_program(trained, own_logging, capsys):
+    with own_logging():
+        jaxformer.Translator(trained.workdir, checkpoint=75)("☃")
+        assert logging.root.handlers == []
+    assert capsys.readouterr().err == "texts without a known character, copied: 1\n"
 
 
 def test_an_iterator_streams(translator, toy, monkeypatch):
