@@ -207,10 +207,9 @@ def attention_view(
     from jaxformer.reports.attention import AttentionView
     from jaxformer.reports.attention_data import attend
 
-    sources = [sources] if isinstance(sources, str) else _texts(sources)
+    sources = _texts(sources)
     if targets is not None:
-        targets = [targets] if isinstance(targets, str) else _texts(targets)
-        one_each("targets", targets, len(sources), default="")
+        targets = one_each("targets", _texts(targets), len(sources), default="")
     with translator._lock:
         return AttentionView(attend(translator._translator, sources, targets))
 
@@ -382,14 +381,13 @@ def _parse(mode: str, given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _texts(sentences: Iterable[str]) -> list[str]:
-    """Return texts as a list. Raises TypeError for anything else."""
-    if isinstance(sentences, bytes) or not isinstance(sentences, Iterable):
-        raise TypeError(
-            f"{sentences!r:.60} is no text; give a string, a list of strings or an "
-            "iterator of them"
-        )
-    texts = list(sentences)
+    """Return texts, or a single one, as a list. Raises TypeError for anything else."""
+    is_one = isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable)
+    texts = [sentences] if is_one else list(sentences)
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{text!r:.60} in a list is no text; give strings")
+            raise TypeError(
+                f"{text!r:.60} is no text; give a string, a list of strings or an "
+                "iterator of strings"
+            )
     return texts

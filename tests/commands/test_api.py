@@ -138,7 +138,7 @@ def test_an_iterator_streams(translator, toy, monkeypatch):
     [
         (3, "3 is no text"),
         (b"bo", "b'bo' is no text"),
-        (["bo", None], "None in a list"),
+        (["bo", None], "None is no text"),
     ],
 )
 def test_what_is_no_text_is_named(translator, given, message):
