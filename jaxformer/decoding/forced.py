@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxformer.batch import Batch
 from jaxformer.config.data import TAG
-from jaxformer.decoding.parts import require_numbers
+from jaxformer.decoding.parts import one_each, require_numbers
 from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
 from jaxformer.models.sequence_model import Model, Parameters, require_positions
 from jaxformer.system.errors import InputError
@@ -132,6 +132,7 @@ class TeacherForcing:
 
         Raises InputError for pieces that are not in the vocabulary or do not fit.
         """
+        targets = one_each("targets", targets, len(sources), default="")
         sides = (
             _ids_of(sources, self._tokenizer.encode, self._ids[0]),
             _ids_of(targets, self._tokenizer.encode_target, self._ids[1]),

@@ -86,10 +86,7 @@ class Translator:
         self._params = self.programs.weights = None
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
-        """Translate a text: a string gives a string, a sequence of them a list.
-
-        A blank text stays blank; one of unknown characters is copied, with a warning.
-        """
+        """Return the best translation of a text, or of each of several."""
         if isinstance(sentences, str):
             return self([sentences])[0]
         return parts.best_texts(self.translate(sentences))
@@ -100,20 +97,17 @@ class Translator:
         *,
         prefixes: str | Sequence[str] | None = None,
         phrases: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        first: int = 0,
     ) -> list[parts.Hypothesis] | list[list[parts.Hypothesis]]:
-        """Return the n_best hypotheses of a text, best first: a list for a string.
+        """Return the n_best hypotheses of a text, or of each of several.
 
-        A sequence of strings gives a list of such lists. There are fewer than n_best if
-        the beam holds fewer different texts. `prefixes` are the forced beginnings of
-        the translations, of the same form. `phrases` are what a translation contains: a
-        list for a string, and a list of lists for a sequence. Raises InputError if they
-        do not fit, and for a line that is too long, if the options refuse it.
+        See `jaxformer.Translator.translate`; `first` is the number of earlier texts.
         """
         if isinstance(sentences, str):
             given = {"prefixes": prefixes, "phrases": phrases}
             given = {k: None if v is None else [v] for k, v in given.items()}
             return self.translate([sentences], **given)[0]
-        found = self.translate_texts(numbered(sentences, prefixes, phrases))
+        found = self.translate_texts(numbered(sentences, prefixes, phrases, first))
         return parts.warn_of_copies([hypotheses for _, hypotheses in sorted(found)])
 
     def translate_texts(

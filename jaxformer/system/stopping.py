@@ -100,6 +100,8 @@ def stop_requests() -> Iterator[StopRequests]:
     numbers = [signal.SIGINT]
     if not processes.are_several():
         numbers.append(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # Python handles signals in the main thread alone
     before = {number: signal.signal(number, requests._note) for number in numbers}
     try:
         with progress.checked(requests._check_progress):

@@ -193,8 +193,6 @@ def test_python_and_the_command_agree(use, trained, toy, tmp_path):
     assert [each[0].text for each in found] == expected
     with pytest.raises(TypeError, match="'beams'"):
         jaxformer.Translator(trained.workdir, beams=3)
-    with pytest.raises(TypeError, match="ensemble is one folder, x; give a list"):
-        jaxformer.Translator(trained.workdir, ensemble="x")
     with pytest.raises(InputError, match="there is no run in"):
         jaxformer.Translator(tmp_path)
 

@@ -36,7 +36,7 @@ SHORTER = {  # less text, fewer updates, the same cells; what the end must then 
         "STEPS = 640": "STEPS = 20",
         "PAIRS = 30_000": "PAIRS = 3_000",
         "SENTENCES = 200": "SENTENCES = 40",
-        '"--config.training.eval_every=320"': '"--config.data.vocab_size=800"',
+        '"training.eval_every": 320': '"data.vocab_size": 800',
     },
     "your_own_data": {
         "STEPS = 480": "STEPS = 20",
@@ -57,7 +57,7 @@ SHORTER = {  # less text, fewer updates, the same cells; what the end must then 
     },
 }
 PRINTED = {
-    "train_and_translate": ["'signature': 'nrefs:1", "'sentences': 40"],
+    "train_and_translate": [r"BLEU \d+\.\d en-de \(nrefs:1", "40 sentences"],
     "your_own_data": [
         "broken.tsv, line 2: one column where two are needed",
         r"BLEU \d+\.\d en-de \(nrefs:1\|case:mixed",

@@ -30,6 +30,15 @@ def test_a_signal_is_a_request_to_stop(number, caplog):
     assert caplog.messages[0] == f"{number.name}: stopping at the next step"
 
 
+def test_another_thread_takes_no_signals():
+    def stops():
+        with stop_requests() as stop:
+            return stop.reached()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(stops).result()
+
+
 def test_work_in_progress_stops_while_all_updates_are_saved(caplog):
     with stop_requests() as stop, progress("work", unit="items") as work:
         os.kill(os.getpid(), signal.SIGTERM)
