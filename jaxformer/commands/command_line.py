@@ -25,17 +25,19 @@ from jaxformer.evaluation import published
 from jaxformer.runs.config_files import ConfigRequest, describe_keys, read_config_file
 from jaxformer.system.errors import InputError, did_you_mean
 
-USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
-HELP = """usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]
+USAGE = "jaxformer train --config=demo runs/demo"
+HELP = """usage: jaxformer COMMAND [--config=FILE] RUN [flags]
 
 Train and use the translation model of 'Attention Is All You Need'.
 
 commands:
 {commands}
 
-  jaxformer --mode=COMMAND --help    flags of a command
-  jaxformer --config=FILE --help     keys of a config, with their meanings
+  jaxformer COMMAND --help          flags of a command
+  jaxformer --config=FILE --help    keys of a config, with their meanings
   jaxformer --version
+
+RUN is the folder of a run. --mode=COMMAND and --workdir=RUN mean the same.
 
 example: {usage}"""
 
@@ -63,22 +65,18 @@ def parse(argv: Sequence[str]) -> Arguments:
     Prints help or the version and raises SystemExit if that is asked for.
     """
     overrides, rest = _split_overrides(argv)
-    first = _Parser(add_help=False, allow_abbrev=False)
-    for flag in ("--mode", "--config", "--row"):
-        first.add_argument(flag)
-    first.add_argument("-h", "--help", action="store_true")
-    first.add_argument("--version", action="store_true")
-    chosen, _ = first.parse_known_args(rest)
+    chosen, words = _read_words(rest)
     if chosen.version:
         print(f"jaxformer {__version__}")
         raise SystemExit(0)
-    mode = chosen.mode or "train"
-    if mode not in COMMANDS:
-        names = ", ".join(COMMANDS)
-        raise InputError(f"--mode={mode} is none of the commands: {names}")
+    mode = chosen.mode or (words.pop(0) if words else None)
+    if mode is not None and mode not in COMMANDS:
+        hint = did_you_mean(mode, COMMANDS, f"there are {', '.join(COMMANDS)}")
+        raise InputError(f"there is no command {mode}{hint}")
     if chosen.help:
-        print(_help(chosen.mode, chosen.config))
+        print(_help(mode, chosen.config))
         raise SystemExit(0)
+    mode = mode or "train"
     command = COMMANDS[mode]
     if "row" in command.flags and chosen.row is not None:
         published_config = published.row(chosen.row).config
@@ -89,8 +87,16 @@ def parse(argv: Sequence[str]) -> Arguments:
             )
         chosen.config = published_config
     given = _parse_flags(mode, rest)
+    if words and given["workdir"] is None:
+        given["workdir"] = _read(FLAGS["workdir"], words.pop(0))
+    if words:
+        raise InputError(
+            f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; other "
+            f"values need a flag, see jaxformer {mode} --help"
+        )
     if given["workdir"] is None and command.needs_workdir:
-        raise InputError(f"--workdir is missing; for example: {USAGE}")
+        example = USAGE if mode == "train" else f"jaxformer {mode} runs/demo"
+        raise InputError(f"the run is missing; for example: {example}")
     values = None if chosen.config is None else read_config_file(chosen.config)
     request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
     flags: dict[str, Any] = {"config": request}
@@ -104,6 +110,32 @@ def parse(argv: Sequence[str]) -> Arguments:
         flags["models"] = ModelChoice(**{name: own.pop(name) for name in models})
     flags |= own
     return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
+
+
+def _read_words(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read the flags that choose what to parse; return the words that are no flags.
+
+    Raises InputError for a flag that no command has.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for name in ("mode", "config", *FLAGS):
+        is_switch = name in FLAGS and FLAGS[name].kind is bool
+        action = argparse.BooleanOptionalAction if is_switch else "store"
+        parser.add_argument(f"--{name}", action=action)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    chosen, unknown = parser.parse_known_args(arguments)
+    for flag in _flags_among(unknown):
+        if hint := REPLACED.get(flag.removeprefix("--")):
+            raise InputError(f"there is no flag {flag}: {hint}")
+        known = [f"--{known}" for known in ("config", "mode", *FLAGS)]
+        hint = did_you_mean(flag, known, "see jaxformer COMMAND --help")
+        raise InputError(f"there is no flag {flag}{hint}")
+    return chosen, [word for word in unknown if not word.startswith("-")]
+
+
+def _flags_among(words: Sequence[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words if word.startswith("-")]
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -123,24 +155,15 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
 
 
 def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse the flags of one command; raise InputError for every other word."""
+    """Parse the flags of one command; raise InputError for one of another."""
     names = (*COMMON, *COMMANDS[mode].flags)
     parsed, unknown = _parser(mode).parse_known_args(arguments)
-    if unknown:
-        word = unknown[0]
-        name = word.partition("=")[0].removeprefix("--").removeprefix("no-")
-        if not word.startswith("-"):
-            raise InputError(f"{word!r} is no flag; flags look like --mode=train")
-        if name in FLAGS:
-            users = [other for other in COMMANDS if name in COMMANDS[other].flags]
-            raise InputError(
-                f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
-            )
-        if name in REPLACED:
-            raise InputError(f"the flag --{name} is gone: {REPLACED[name]}")
-        known = [f"--{known}" for known in ("config", "mode", *names)]
-        hint = did_you_mean(f"--{name}", known, f"see --mode={mode} --help")
-        raise InputError(f"there is no flag --{name}{hint}")
+    for flag in _flags_among(unknown):
+        name = flag.removeprefix("--").removeprefix("no-")
+        users = [other for other in COMMANDS if name in COMMANDS[other].flags]
+        raise InputError(
+            f"{flag} is not used by jaxformer {mode}; it is for {', '.join(users)}"
+        )
     given = vars(parsed)
     for name in names:
         check_bounds(f"--{name}", given[name], FLAGS[name]._asdict())
@@ -149,13 +172,13 @@ def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 def _parser(mode: str) -> _Parser:
     parser = _Parser(
-        prog=f"jaxformer --mode={mode}",
+        prog=f"jaxformer {mode} RUN",
         description=COMMANDS[mode].summary,
         add_help=False,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, 32, width=100),
     )
-    parser.add_argument("--mode", metavar="COMMAND", help="See jaxformer --help.")
+    parser.add_argument("--mode", help=argparse.SUPPRESS)
     parser.add_argument(
         "--config",
         metavar="FILE[:ROW]",

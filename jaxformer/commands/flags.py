@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
 
 FLAG_LIST = (
-    Flag("workdir", Path, "Folder of the run."),
+    Flag("workdir", Path, "Folder of the run, in place of the word RUN."),
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
     Flag("source", Path, "File of source sentences."),
@@ -230,12 +230,13 @@ COMMANDS = {
     ),
 }  # fmt: skip
 
-# Flags of the last version, and what replaces each.
+# Flags of the last version and of other programs, and what to use.
 REPLACED = {
     "batch_tokens": "--config.decoding.batch_tokens",
     "comet_python": "--comet=CHECKPOINT,PYTHON",
     "corpus": "--split=NAME/test names the corpus",
     "details": "--json",
+    "device": "JAX_PLATFORMS=cpu, cuda or tpu in the environment chooses",
     "heads": "--attention=STACK:LAYER:HEADS, such as cross:3:1,2",
     "host": "--listen=HOST:PORT",
     "join_timeout": "processes wait 300 s for each other at the start",

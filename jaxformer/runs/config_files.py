@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,8 @@ def read_config_file(name: str) -> Values:
     has_row = not Path(name).is_file()  # a path may have a colon
     file, colon, row = name.partition(":") if has_row else (name, "", "")
     path = _find(file)
+    folder = str(path.parent.absolute())
+    sys.path.insert(0, folder)  # as of a script, which imports its neighbours
     try:
         get_config = runpy.run_path(str(path)).get("get_config")
         if get_config is None:
@@ -68,6 +71,8 @@ def read_config_file(name: str) -> Values:
         raise InputError(
             f"the config file {file} fails: {type(error).__name__}: {error}"
         ) from error
+    finally:
+        sys.path.remove(folder)
 
 
 def _find(file: str) -> Path:
@@ -75,12 +80,16 @@ def _find(file: str) -> Path:
     for path in (Path(file), Path(f"{file}.py")):
         if path.is_file():
             return path
-    folder = Path(__file__).parents[1] / "configs"
-    own = folder / f"{Path(file).stem}.py"
-    if Path(file).parent in (Path(), Path("configs")) and own.is_file():
+    folder, given = Path(__file__).parents[1] / "configs", Path(file)
+    own = folder / f"{given.stem}.py"
+    may_be_own = given.parent in (Path(), Path("configs"))
+    if may_be_own and own.is_file():
         return own
     names = [path.stem for path in entries(folder, "[a-z]*.py")]
-    hint = did_you_mean(Path(file).stem, names, f"there are {', '.join(names)}")
+    near = [each.stem for each in entries(given.parent, "*.py")]
+    ending = ".py" if given.suffix else ""
+    known = [f"{given.parent / name}{ending}" for name in near + names * may_be_own]
+    hint = did_you_mean(file, known, f"there are {', '.join(names)}")
     raise InputError(f"there is no config file {file}{hint}")
 
 
