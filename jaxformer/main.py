@@ -115,6 +115,8 @@ def main(
     try:
         try:
             arguments = command_line.parse(argv[1:])
+            if not may_have_peers(arguments.cluster):
+                command_line.refuse_early(arguments)
         except SystemExit as finished:  # help or the version was printed
             sys.stdout.flush()
             return int(finished.code or 0)
@@ -139,7 +141,7 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         start = time.monotonic()
         mode, reported = arguments.mode, contextlib.nullcontext()
         if processes.are_several() and (why := COMMANDS[mode].alone):
-            raise InputError(f"--mode={mode} runs in one process; {why}")
+            raise InputError(f"jaxformer {mode} runs in one process; {why}")
         if mode not in ("serve", "translate"):  # which may wait for input
             reported = progress.progress(mode)
         with stopping.interrupts(), progress.compiles_reported(), reported:

@@ -12,6 +12,7 @@ from jaxformer.decoding.options import (
     ModelChoice,
     TranslateOptions,
 )
+from jaxformer.system.errors import InputError
 
 DAY = 86_400  # seconds
 
@@ -19,6 +20,17 @@ DAY = 86_400  # seconds
 def paths(text: str) -> list[Path]:
     """Split paths at commas."""
     return [Path(name.strip()) for name in text.split(",") if name.strip()]
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, or PORT of this machine alone. Raises InputError."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5):
+        raise InputError(
+            f"--listen={text} is no HOST:PORT, such as 127.0.0.1:8000; port 0 is any "
+            "that is free"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 class Flag(NamedTuple):
@@ -40,6 +52,7 @@ class Command(NamedTuple):
     summary: str
     flags: tuple[str, ...]
     needs_workdir: bool = True
+    opens_run: bool = True  # of the workdir, or of a config
     alone: str = ""  # why several processes cannot run it, and what to do
 
 
@@ -210,6 +223,7 @@ COMMANDS = {
         ),
     ),
     "import": Command("Make a run of a Marian checkpoint.", ("input",),
+        opens_run=False,
         alone="start it once, and then train in many",
     ),
     "visualize": Command(
@@ -227,6 +241,7 @@ COMMANDS = {
         "Train and score a published row, or list all rows.",
         ("checkpoint", "choose", *_BEST, *_PAIRS, "row", "output"),
         needs_workdir=False,
+        opens_run=False,
     ),
 }  # fmt: skip
 

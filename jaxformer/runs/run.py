@@ -24,8 +24,8 @@ from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
-from jaxformer.runs.config_files import RECORDED, ConfigRequest
-from jaxformer.runs.workdir import Record, Workdir
+from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record
+from jaxformer.runs.workdir import Workdir
 from jaxformer.system.compiled_cache import open_cache
 from jaxformer.system.errors import InputError
 from jaxformer.system.first import in_others, once

@@ -275,6 +275,13 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
+def require_readable(path: Path | None) -> None:
+    """Raise InputError if a file of this machine is not there."""
+    if path is not None and not (url_of(path) or path.exists()):
+        missing = os.strerror(errno.ENOENT)
+        raise InputError(f"{path} cannot be read: {missing}")
+
+
 def write_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> None:
     """Write the checksums of the files in a folder and its subfolders."""
     lines = _checksums(folder, leave_out).values()

@@ -73,10 +73,12 @@ def model_flags(values):
 # For each command: flags, which follow --workdir=run, and words of the message.
 MISTAKES = {
     "train": [
-        ("--workdir= --config=demo", "--workdir is missing; for example: jaxformer"),
+        ("--workdir= --config=demo", "the run is missing; for example: jaxformer"),
         ("--wrkdir=x", "there is no flag --wrkdir; did you mean --workdir?"),
         (f"{NEW} --config.data.source_language=e\udcff", "language is 'e\\udcff'; say"),
-        ("--mode=trian", "--mode=trian is none of the commands: train, "),
+        ("--mode=trian", "there is no command trian; did you mean train?"),
+        ("--mode=x", "there is no command x; there are train, prepare, check"),
+        ("--device=gpu", "no flag --device: JAX_PLATFORMS=cpu, cuda or tpu"),
         ("--num_processes=2 --process_id=2", "numbered from 0 to 1"),
         ("--num_processes=2 --process_id=-1", "--process_id is -1; it must be"),
         ("--coordinator_address=here", "--coordinator_address=here has no port"),
@@ -88,6 +90,8 @@ MISTAKES = {
         ("--config.training.steps", "--config.training.steps=VALUE"),
         ("--config=gone.py", "no config file gone.py; there are convs2s, demo, "),
         ("--config=dmo", "no config file dmo; did you mean demo?"),
+        ("--config=secton.py", "no config file secton.py; did you mean section.py?"),
+        ("--config=text/../lcks", "lcks; did you mean text/../lacks?"),
         ("--config=elsewhere/demo.py", "no config file elsewhere/demo.py"),
         ("--config=demo:big", "demo has no rows; leave out :big"),
         ("--config=table3:F", "Table 3 has no row 'F'"),
@@ -158,7 +162,7 @@ MISTAKES = {
          "--config.training.tokens_per_microbatch=9", "does not hold 8 row(s) of 32"),
     ],
     "translate": [
-        ("a.txt", "'a.txt' is no flag"),
+        ("a.txt", "'a.txt' is one word too many: jaxformer translate takes one run"),
         ("--beam_size=w", "=w is not a whole"),
         ("--beam_size=0", "--beam_size is 0; it"),
         ("--min_length=1888268265", "least 0 and at most 1024"),
@@ -196,7 +200,7 @@ MISTAKES = {
         ("--choose=chrf", "chooses among samples; set a temperature"),
         ("--temperature=1 --choose=comet", "--comet=FILE"),
         ("--temperature=1 --comet=one", "comet is for choose=comet; give both"),
-        ("--rerank=other", "the flag --rerank is gone: --choose=WORKDIR,WORKDIR"),
+        ("--rerank=other", "there is no flag --rerank: --choose=WORKDIR,WORKDIR"),
     ],
     "translate_corpus": [
         ("--output=new", "--source is missing; give the text and a new folder"),
@@ -256,7 +260,7 @@ MISTAKES = {
         ("--compare=other,other", "given twice"),
         ("--compare=new", "there is no run in new"),
         ("--compare=other", "other and run translate different texts"),
-        ("--output=run", "does not end in .html"),
+        ("--output=run", "run cannot be written: a folder"),
         ("--output=new/page.html", NOT_THERE),
         ("--output=run/config.html", "run/config.json is where the report's data wou"),
     ],
