@@ -10,9 +10,9 @@ from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateR
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
-from jaxformer.evaluation.evaluator import Evaluation, Text
+from jaxformer.evaluation.evaluator import Evaluation, Evaluator, Text, tokenize_pairs
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.open import make_evaluator, open_comet, open_translator
+from jaxformer.runs.open import open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
 from jaxformer.runs.texts import files_of_split, read_text
 from jaxformer.system.errors import InputError
@@ -89,7 +89,8 @@ def evaluate(
     `comet` is as for `open_choice`.
     """
     translator = open_translator(run, models, options, comet)
-    evaluator = make_evaluator(run, text, translator)
+    pairs = tokenize_pairs(run.tokenizer, text)
+    evaluator = Evaluator(run.model, run.config, text, pairs, lambda _: translator)
     done = evaluator(translator.params[0], under_all=True)
     if models.ensemble:  # the loss is that of the first model
         no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
