@@ -1,6 +1,10 @@
 """The Transformer of "Attention Is All You Need" in JAX and Flax."""
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit("jaxformer needs Python 3.11, 3.12 or 3.13; see `python3 --version`")
 
 if TYPE_CHECKING:
     from jaxformer.api import Translator, attention_view

@@ -65,8 +65,9 @@ def run_process() -> NoReturn:
     except KeyboardInterrupt:  # before the command
         print("jaxformer: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # the reader of a library's output
+        sys.stdout.flush()
+        sys.stderr.flush()
     # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
     os._exit(code)
 

@@ -14,11 +14,8 @@ from jaxformer.evaluation.evaluator import Evaluation, Evaluator, Text, tokenize
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
-from jaxformer.runs.texts import files_of_split, read_text
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output
+from jaxformer.runs.texts import files_of_split, read_text, require_text_output
 from jaxformer.system.first import once, write_file
-from jaxformer.text.lines import COMPRESSED
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +37,11 @@ def run(
 
     An ensemble has neither NLL nor perplexity. A COMET checkpoint adds its score.
     """
-    require_output(output)
-    if output is not None and output.suffix in COMPRESSED:
-        raise InputError(f"--output={output} would be plain text; choose another name")
+    require_text_output(output, [source, reference])
     whole = open_run(workdir, config, models.dtype)
     this, text = read_text(whole, source, reference, split, options.tag)
-    if output is not None and output.exists():
-        given = [path for path in (source, reference) if path]
-        given = given or files_of_split(whole, split)
-        if any(output.samefile(path) for path in given if path.exists()):
-            raise InputError(
-                f"--output={output} is a file of the text to score; choose another name"
-            )
+    if source is None:
+        require_text_output(output, files_of_split(whole, split))
     found = options.resolve(this.config)
     metric = open_comet(models)
     done, _ = evaluate(this, text, models, found, metric)

@@ -179,9 +179,11 @@ COMMANDS = {
         needs_workdir=False,
     ),
     "translate": Command(
-        "Translate standard input to standard output, line by line.",
+        "Translate standard input, or --source, to standard output, line by line; "
+        "--output gets the translations when all are made.",
         (
-            *_MODELS, "comet", *TRANSLATION, "prefix", "phrases", "json", "alignment",
+            *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
+            "json", "alignment",
         ),
     ),
     "translate_corpus": Command(

@@ -309,7 +309,9 @@ def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:
         lines = text.splitlines(keepends=True)
         text = "".join(line for line in lines if line[34:-1] not in left_out)
         found = _checksums(folder, leave_out)
-    except UnicodeDecodeError:
+        if not re.fullmatch(r"([0-9a-f]{32}  .+\n)*", text):
+            raise ValueError
+    except ValueError:  # or bytes that are not UTF-8
         return f"{CHECKSUMS} is damaged"
     except GONE as error:
         return f"{Path(error.filename).name} is missing"

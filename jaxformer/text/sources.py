@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.system.files import file_name
 from jaxformer.text.lines import COMPRESSED, read_lines
 from jaxformer.text.locations import find_files
@@ -63,8 +63,10 @@ def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
 def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     """List the parts whose pairs `read_pairs` streams, without tags. Raises alike."""
     kind, _, name = config.corpus.partition(":")
-    if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
-        raise InputError(f"a {config.corpus} corpus has no split {split!r}")
+    splits = (*SPLITS, "unseen") if kind == "builtin" else SPLITS
+    if split not in splits:
+        hint = did_you_mean(split, splits, f"it has {', '.join(splits)}")
+        raise InputError(f"a {config.corpus} corpus has no split {split!r}{hint}")
 
     def setting(key: str) -> str:
         if value := getattr(config, key):
