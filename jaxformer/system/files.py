@@ -176,6 +176,11 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     except OSError as error:
         # In a read-only folder a command that writes nothing can run.
         if error.errno not in _NO_LOCKS and os.access(lock_file.parent, os.W_OK):
+            if isinstance(error, PermissionError):
+                raise InputError(
+                    f"{lock_file} belongs to another user, whose run this is; copy the "
+                    "folder, or use another one"
+                ) from None
             raise
         warning = "%s cannot be locked (%s): start no other command that writes into it"
         logger.warning(warning, folder, error.strerror)

@@ -1,8 +1,12 @@
-"""Requests to stop, by SIGTERM or Ctrl-C, which all processes follow at one place."""
+"""Requests to stop, by SIGTERM, Ctrl-C or the end of the terminal, SIGHUP.
+
+All processes follow them at one place.
+"""
 
 import logging
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +60,8 @@ class StopRequests:
             self.check()
 
     def _note(self, number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
         first = self.signal is None
         self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
@@ -63,6 +69,15 @@ class StopRequests:
         logger.warning("%s: stopping at the next step", self.signal)
         if processes.are_several():  # tell JAX, which waits for SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _leave_terminal() -> None:
+    """Drop what is printed to a terminal that is gone, where writing fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 @contextmanager
@@ -94,10 +109,12 @@ def interrupts() -> Iterator[None]:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
+    """Take SIGTERM, Ctrl-C and SIGHUP as requests to stop within the block."""
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
     numbers = [signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else `nohup` is in use
+        numbers.append(signal.SIGHUP)
     if not processes.are_several():
         numbers.append(signal.SIGTERM)
     before = {number: signal.signal(number, requests._note) for number in numbers}
