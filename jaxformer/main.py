@@ -1,7 +1,7 @@
 """Run a command: parse, log, join other processes, report what went wrong.
 
-    python -m jaxformer.main --config=configs/wmt_base.py --workdir=runs/wmt
-    python -m jaxformer.main --mode=translate --workdir=runs/wmt < text > translation
+    jaxformer train --config=configs/wmt_base.py runs/wmt
+    jaxformer translate runs/wmt < text > translation
 
 Most commands end standard output with one line of JSON; everything else goes to
 standard error. A mistake of the user is one line there, and exit code 2.

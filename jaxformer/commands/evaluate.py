@@ -1,4 +1,4 @@
-"""--mode=evaluate: translate a text with a trained model and score it."""
+"""jaxformer evaluate: translate a text with a trained model and score it."""
 
 import logging
 import statistics

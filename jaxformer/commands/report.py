@@ -1,7 +1,7 @@
-"""--mode=report: one page about a run, or about several side by side, and its data.
+"""jaxformer report: one page about a run, or about several side by side, and its data.
 
-Each run translates the text once, as --mode=evaluate does; its log, corpus and config
-are read from its workdir. A run without a checkpoint is reported without scores.
+Each run translates the text once, as jaxformer evaluate does; its log, corpus and
+config are read from its workdir. A run without a checkpoint is reported without scores.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""--mode=serve: translations over HTTP, and a page to try them."""
+"""jaxformer serve: translations over HTTP, and a page to try them."""
 
 from collections.abc import Callable
 from contextlib import closing

@@ -7,7 +7,7 @@ TEXT = "--config.data.directory=text"
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
 NOT_THERE = "new is not a writable folder"
-CORPUS = "--source=one --output=new"  # of --mode=translate_corpus
+CORPUS = "--source=one --output=new"  # of translate_corpus
 
 # Of data.corpora, each in a list.
 CORPORA = {
@@ -42,9 +42,9 @@ MODELS = [
     ("convs2s", "max_dilation=0", "model.max_dilation is 0; it must be at least 1"),
     ("convs2s", "d_model=0", "model.d_model is 0; it must be at least 1"),
 ]  # fmt: skip
-# Files of --mode=score, after a line of --mode=translate --json.
+# Files of score, after a line of translate --json.
 FOUND = {
-    "empty.jsonl": ("{}", "line 2 is no line of --mode=translate --json"),
+    "empty.jsonl": ("{}", "line 2 is no line of jaxformer translate --json"),
     "none.jsonl": ('{"hypotheses": []}', "has no hypothesis"),
     "text.jsonl": ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
     "one.jsonl": ('{"hypotheses":[{"source_pieces":1,"pieces":1}]}', "line 2 is no l"),
@@ -147,7 +147,7 @@ MISTAKES = {
         (f"{OWN} --workdir=given --config.data.tokenizer=gone", "gone cannot be read"),
     ],
     "check": [
-        ("--workdir=", "nothing to check: give --config=..."),
+        ("--workdir=", "nothing to check: give --config=FILE"),
         ("--output=new/page.html", NOT_THERE),
         (f'--workdir= --config=toy {TEXT} '
          '--config.data.corpora=[{"name":"a","weight":1e-7}]',

@@ -1,4 +1,4 @@
-"""--mode=translate: N lines in, N lines out; its flags, and the same from Python."""
+"""jaxformer translate: N lines in, N lines out; its flags, and the same from Python."""
 
 import itertools
 import json
