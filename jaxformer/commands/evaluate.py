@@ -10,12 +10,13 @@ from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateR
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
-from jaxformer.evaluation.evaluator import Evaluation, Evaluator, Text, tokenize_pairs
+from jaxformer.evaluation.evaluator import Evaluation, Evaluator, tokenize_pairs
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
 from jaxformer.runs.texts import files_of_split, read_text, require_text_output
 from jaxformer.system.first import once, write_file
+from jaxformer.text.sources import Text
 
 logger = logging.getLogger(__name__)
 

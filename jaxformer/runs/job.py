@@ -8,10 +8,11 @@ from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.decoding.options import TranslateRequest
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.evaluator import Evaluator, Text
+from jaxformer.evaluation.evaluator import Evaluator
 from jaxformer.runs.open import make_translator
 from jaxformer.runs.run import Run, plan_training, warn_of_update_size
 from jaxformer.system.stopping import StopRequests
+from jaxformer.text.sources import Text
 from jaxformer.training import sharding
 from jaxformer.training.loop import Update
 from jaxformer.training.setup import make_training_setup

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 
@@ -17,21 +16,17 @@ from jaxformer.decoding.options import (
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation.comet_scores import Comet
+from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
-if TYPE_CHECKING:
-    from jaxformer.evaluation.comet_scores import Comet
-
 
 def open_translator(
-    run: Run,
-    models: ModelChoice,
-    options: TranslateOptions,
-    comet: "Comet | None" = None,
+    run: Run, models: ModelChoice, options: TranslateOptions, comet: Comet | None = None
 ) -> Translator:
     """Make a translator of a run on the local devices, with all models beside it.
 
@@ -82,7 +77,7 @@ def number_of_searches(mesh: jax.sharding.Mesh) -> int:
 
 
 def open_choice(
-    run: Run, models: ModelChoice, options: TranslateOptions, comet: "Comet | None"
+    run: Run, models: ModelChoice, options: TranslateOptions, comet: Comet | None
 ) -> Choose | None:
     """Return what chooses among hypotheses: a utility, or models that rerank.
 
@@ -97,12 +92,10 @@ def open_choice(
             raise InputError(
                 f"choose={choice} chooses among samples; set a temperature"
             )
-        # The packages of metrics, which other translations do not need.
-        from jaxformer.evaluation.metrics import sentence_metric
-        from jaxformer.evaluation.minimum_bayes_risk import by_utility
-
         metric = comet
         if choice.utility != "comet":
+            from jaxformer.evaluation.metrics import sentence_metric  # sacreBLEU
+
             metric = sentence_metric(choice.utility, run.config.data.target_language)
         elif metric is None:
             raise InputError(
@@ -118,16 +111,12 @@ def open_choice(
     return partial(rerank, models=rerankers, options=options, language_code=tag_of)
 
 
-def open_comet(models: ModelChoice) -> "Comet | None":
+def open_comet(models: ModelChoice) -> Comet | None:
     """Start the process of a COMET model, if there is one. Raises InputError."""
-    if models.comet is None:
-        return None
-    from jaxformer.evaluation.comet_scores import Comet
-
-    return Comet(*models.comet)
+    return models.comet and Comet(*models.comet)
 
 
-def open_utility(models: ModelChoice) -> "Comet | None":
+def open_utility(models: ModelChoice) -> Comet | None:
     """Open a COMET model to choose among samples. Raises InputError if nothing does."""
     if models.comet and models.choose != HypothesisChoice("comet"):
         raise InputError("comet is for choose=comet; give both")

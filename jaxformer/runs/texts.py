@@ -3,18 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxformer.decoding.parts import tagged
 from jaxformer.runs.run import Run
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.system.files import require_output
 from jaxformer.text.lines import COMPRESSED, read_lines
-from jaxformer.text.sources import read_parts, read_split
+from jaxformer.text.sources import Text, read_parts, read_split
 from jaxformer.tokens import AnyTokenizer
-
-if TYPE_CHECKING:
-    from jaxformer.evaluation.evaluator import Text
 
 
 def of_corpus(run: Run, name: str) -> Run:
@@ -57,7 +53,7 @@ def _name(run: Run, split: str) -> str:
 
 def read_text(
     run: Run, source: Path | None, reference: Path | None, split: str, tag: str = ""
-) -> tuple[Run, "Text"]:
+) -> tuple[Run, Text]:
     """Read sentences and references of two files, or of a split of the run's data.
 
     Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
@@ -69,8 +65,6 @@ def read_text(
     that the vocabulary lacks or that is not the split's, and for a line of a file
     without a tag if the corpora have several.
     """
-    from jaxformer.evaluation.evaluator import Text  # which translations do not need
-
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
     _, slash, kind = split.rpartition("/")

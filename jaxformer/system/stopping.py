@@ -1,7 +1,4 @@
-"""Requests to stop, by SIGTERM, Ctrl-C or the end of the terminal, SIGHUP.
-
-All processes follow them at one place.
-"""
+"""Requests to stop, by SIGTERM, SIGHUP or Ctrl-C, which all follow at one place."""
 
 import logging
 import os
@@ -60,8 +57,11 @@ class StopRequests:
             self.check()
 
     def _note(self, number: int, _: object) -> None:
-        if number == signal.SIGHUP:
-            _leave_terminal()
+        if number == signal.SIGHUP:  # writing to the terminal would fail
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(nowhere, stream)
         first = self.signal is None
         self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
@@ -69,15 +69,6 @@ class StopRequests:
         logger.warning("%s: stopping at the next step", self.signal)
         if processes.are_several():  # tell JAX, which waits for SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _leave_terminal() -> None:
-    """Drop what is printed to a terminal that is gone, where writing fails."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(nowhere, stream)
-    os.close(nowhere)
 
 
 @contextmanager

@@ -22,6 +22,13 @@ CHUNK = 2**13  # pairs that a process has in memory at a time
 SHARD = 2**17  # pairs of a shard, those that are dropped included
 
 
+class Text(NamedTuple):
+    """Sentences and a reference translation of each."""
+
+    sources: list[str]
+    references: list[str]
+
+
 class TextPart(NamedTuple):
     """A file, two parallel files, or a split that is not stored as text files."""
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,16 @@ def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, nam
     (tmp_path / "a:b" / "own.py").symlink_to(ROOT / "configs" / "demo.py")
     monkeypatch.chdir(tmp_path)
     assert config_files.read_config_file(name)["training"]["seed"] == 0
+
+
+def test_a_config_file_imports_its_neighbour(tmp_path):
+    (tmp_path / "a_neighbour.py").write_text("from jaxformer.configs import demo\n")
+    text = "def get_config():\n    import a_neighbour\n"
+    text += "    return a_neighbour.demo.get_config()\n"
+    (tmp_path / "own.py").write_text(text)
+    before = [*sys.path]
+    values = config_files.read_config_file(str(tmp_path / "own.py"))
+    assert (values["training"]["seed"], sys.path) == (0, before)
 
 
 def help_of(capsys, *argv):

@@ -44,6 +44,16 @@ def test_every_line_is_translated_and_their_order_is_kept(use, toy, expected):
     assert use("translate").lines == []
 
 
+def test_a_file_is_translated_to_a_file(use, toy, expected, tmp_path):
+    output = tmp_path / "x.de"
+    flags = (f"--source={toy.directory / 'test.en'}", f"--output={output}")
+    assert use("translate", *flags).lines == []
+    assert output.read_text().splitlines() == [expected[line] for line in toy.test]
+    use("translate", *flags, "--json")
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [each["source"] for each in found] == toy.test
+
+
 def test_text_that_is_not_utf_8_is_refused_by_line(use):
     """The lines before it are translated."""
     answer = use("translate", stdin=b"bo\nda\n\xe4\nfe\n")
