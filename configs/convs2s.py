@@ -9,7 +9,7 @@ Reproduces  25.16 BLEU on newstest2014, the figure of Gehring et al., not run he
 Hardware    not run.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
-    python -m jaxformer.main --config=configs/convs2s.py --workdir=runs/convs2s
+    jaxformer train --config=configs/convs2s.py runs/convs2s
 """
 
 from ml_collections import ConfigDict

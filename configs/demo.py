@@ -5,7 +5,7 @@ Reproduces  the method of the paper, and none of its numbers: a grammar generate
             translation is right or wrong.
 Hardware    two CPU cores, a few minutes; README.md has the output and the scores.
 
-    python -m jaxformer.main --config=configs/demo.py --workdir=runs/demo
+    jaxformer train --config=configs/demo.py runs/demo
 """
 
 from ml_collections import ConfigDict

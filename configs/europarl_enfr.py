@@ -9,9 +9,9 @@ Data        Europarl v7 (statmt.org/europarl): train.en.zst, train.fr.zst and th
             newstest_enfr/ with newstest2013.en-fr and newstest2014.en-fr in both
             languages, from WMT.
 
-    python -m jaxformer.main --config=configs/europarl_enfr.py \\
-        --config.data.directory=data/europarl_enfr --workdir=runs/europarl
-    python -m jaxformer.main --mode=evaluate --split=test --workdir=runs/europarl
+    jaxformer train --config=configs/europarl_enfr.py \\
+        --config.data.directory=data/europarl_enfr runs/europarl
+    jaxformer evaluate --split=test runs/europarl
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ Reproduces  20.9 BLEU on newstest2014 (tokenised), the figure of Luong et al. fo
 Hardware    not run.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
-    python -m jaxformer.main --config=configs/lstm.py --workdir=runs/lstm
+    jaxformer train --config=configs/lstm.py runs/lstm
 """
 
 from ml_collections import ConfigDict, config_dict

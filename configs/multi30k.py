@@ -13,8 +13,8 @@ Score       test_2016_flickr en-de: 40.01 on lower-cased Moses tokens, 39.63 sac
 Data        github.com/multi30k/dataset: a directory with train.en, train.de, val.en,
             val.de, test_2016_flickr.en and test_2016_flickr.de, or the same as .gz.
 
-    python -m jaxformer.main --config=configs/multi30k.py \\
-        --config.data.directory=data/multi30k --workdir=runs/m30k
+    jaxformer train --config=configs/multi30k.py \\
+        --config.data.directory=data/multi30k runs/m30k
 """
 
 from ml_collections import ConfigDict

@@ -6,9 +6,9 @@ Reproduces  the comparison of sections 1, 2 and 4 with models of 1.1 to 1.2 mill
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 
-    python -m jaxformer.main --config=configs/multi30k_architectures.py:lstm_dot \\
+    jaxformer train --config=configs/multi30k_architectures.py:lstm_dot \\
         --config.training.seed=1 --config.data.directory=data/multi30k \\
-        --workdir=runs/lstm_dot_1
+        runs/lstm_dot_1
 """
 
 from ml_collections import ConfigDict

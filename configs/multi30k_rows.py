@@ -10,9 +10,9 @@ Reproduces  rows of Table 3 at small scale. There one head is worse than eight (
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py.
 
-    python -m jaxformer.main --config=configs/multi30k_rows.py:one_head \\
+    jaxformer train --config=configs/multi30k_rows.py:one_head \\
         --config.training.seed=1 --config.data.directory=data/multi30k \\
-        --workdir=runs/one_head_1
+        runs/one_head_1
 """
 
 from collections.abc import Iterable

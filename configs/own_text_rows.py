@@ -11,10 +11,10 @@ Data        as configs/multi30k.py, with the French captions, and configs/tatoeb
             docs/more_from_less.md says how data/few, data/back and data/distilled are
             made.
 
-    python -m jaxformer.main --config=configs/own_text_rows.py:everyday \\
-        --workdir=runs/everyday_1
-    python -m jaxformer.main --config=configs/own_text_rows.py:fine_tuned \\
-        --init_from=runs/everyday_1 --workdir=runs/fine_tuned_1
+    jaxformer train --config=configs/own_text_rows.py:everyday \\
+        runs/everyday_1
+    jaxformer train --config=configs/own_text_rows.py:fine_tuned \\
+        --init_from=runs/everyday_1 runs/fine_tuned_1
 """
 
 from itertools import permutations

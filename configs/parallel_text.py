@@ -4,16 +4,16 @@ For         300,000 to 4 million sentence pairs. With fewer, start from the mode
             docs/model_size.md names; with more, from configs/wmt_base.py.
 Hardware    one GPU or TPU (on CPUs a smaller model, and without AVX512-BF16 or
             AMX --config.model.dtype=float32); time and score depend on the text and
-            are not measured. --mode=check estimates them before a run.
+            are not measured. jaxformer check estimates them before a run.
 Data        plain text or .gz, paths or globs, one sentence a line; line N of the target
             translates line N of the source. The test files are needed only by
-            --mode=evaluate.
+            jaxformer evaluate.
 
-    python -m jaxformer.main --config=configs/parallel_text.py \\
+    jaxformer train --config=configs/parallel_text.py \\
         --config.data.source_language=en --config.data.target_language=fr \\
         --config.data.train='corpus/*.en.gz,corpus/*.fr.gz' \\
         --config.data.dev=dev.en,dev.fr --config.data.test=test.en,test.fr \\
-        --workdir=runs/mine
+        runs/mine
 """
 
 from ml_collections import ConfigDict

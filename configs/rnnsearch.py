@@ -12,7 +12,7 @@ Reproduces  28.45 BLEU on newstest2014 (tokenised, unknown words included), the 
 Hardware    not run.
 Data        TensorFlow Datasets `wmt14_translate/fr-en`.
 
-    python -m jaxformer.main --config=configs/rnnsearch.py --workdir=runs/rnnsearch
+    jaxformer train --config=configs/rnnsearch.py runs/rnnsearch
 """
 
 from ml_collections import ConfigDict

@@ -2,12 +2,12 @@
 
 Reproduces  perplexity per piece and BLEU on newstest2013, the validation split, without
             averaging: jaxformer/evaluation/published.toml has the paper's two numbers
-            of each row, and --mode=reproduce --row=table3/E prints them beside ours.
+            of each row, and jaxformer reproduce --row=table3/E prints them beside ours.
             None has been run at full length.
 Hardware    the paper: 8 P100, 12 hours for the base model, 3.5 days for the big one.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
-    python -m jaxformer.main --config=configs/table3.py:B_dk16 --workdir=runs/B_dk16
+    jaxformer train --config=configs/table3.py:B_dk16 runs/B_dk16
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ Hardware    a laptop. docs/model_size.md has times and scores of this model with
 Data        a directory with train, dev and test as STEM.en and STEM.de, or .gz; the
             text is CC-BY 2.0, see www.manythings.org/anki and tatoeba.org.
 
-    python -m jaxformer.main --config=configs/tatoeba.py \\
-        --config.data.directory=data/tatoeba_ende --workdir=runs/tatoeba
+    jaxformer train --config=configs/tatoeba.py \\
+        --config.data.directory=data/tatoeba_ende runs/tatoeba
 """
 
 from ml_collections import ConfigDict

@@ -8,9 +8,9 @@ Hardware    one CPU core (AMD EPYC): 9 to 39 minutes for 2,000 to 7,200 updates 
 Data        as configs/tatoeba.py, with the first pairs of train in files of their own:
 
     python benchmarks/model_sizes.py --text=data/tatoeba_ende --write=data/tatoeba_rows
-    python -m jaxformer.main --config=configs/tatoeba_rows.py:tiny_1000 \\
+    jaxformer train --config=configs/tatoeba_rows.py:tiny_1000 \\
         --config.data.directory=data/tatoeba_rows --config.training.seed=1 \\
-        --workdir=runs/tiny_1000_1
+        runs/tiny_1000_1
 """
 
 from itertools import product

@@ -6,7 +6,7 @@ Hardware    the paper: 8 P100, 12 hours. On one H100, where an update of 24,576 
             positions takes 38.6 ms, 64 minutes (arithmetic, not a run).
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
-    python -m jaxformer.main --config=configs/wmt_base.py --workdir=runs/wmt_base
+    jaxformer train --config=configs/wmt_base.py runs/wmt_base
 """
 
 from ml_collections import ConfigDict, config_dict

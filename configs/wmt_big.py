@@ -9,7 +9,7 @@ Hardware    the paper: 8 P100, 3.5 days. On one H100, where an update of 24,576 
             training.tokens_per_microbatch.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
-    python -m jaxformer.main --config=configs/wmt_big.py --workdir=runs/wmt_big
+    jaxformer train --config=configs/wmt_big.py runs/wmt_big
 """
 
 from ml_collections import ConfigDict

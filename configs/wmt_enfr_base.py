@@ -5,7 +5,7 @@ Reproduces  38.1 BLEU on newstest2014 by the paper's own script. The paper's fig
 Hardware    the paper: 8 P100, 12 hours, as for English-German.
 Data        TensorFlow Datasets `wmt14_translate/fr-en`, 36M pairs.
 
-    python -m jaxformer.main --config=configs/wmt_enfr_base.py --workdir=runs/enfr_base
+    jaxformer train --config=configs/wmt_enfr_base.py runs/enfr_base
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@ Reproduces  41.8 BLEU on newstest2014 by the paper's own script (Table 2; the te
 Hardware    the paper: 8 P100, 3.5 days. Memory and disk as for wmt_big.py.
 Data        TensorFlow Datasets `wmt14_translate/fr-en`, 36M pairs.
 
-    python -m jaxformer.main --config=configs/wmt_enfr_big.py --workdir=runs/enfr_big
+    jaxformer train --config=configs/wmt_enfr_big.py runs/enfr_big
 """
 
 from ml_collections import ConfigDict

@@ -60,7 +60,7 @@ def front_page() -> str:
 
 
 def report_page() -> str:
-    """The report of two Multi30k runs, as `--mode=report` writes it."""
+    """The report of two Multi30k runs, as `jaxformer report` writes it."""
     from jaxformer.reports.run_report import render
 
     path = ROOT / "docs" / "reports" / "multi30k.json"
@@ -72,9 +72,10 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "`jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]`; without "
-        "`--mode` the command is `train`. A flag that a command does not use is an "
-        "error. `--config.SECTION.KEY=VALUE` changes a value of the config "
+        "`jaxformer COMMAND [--config=FILE] RUN [flags]`, in any order. RUN is the "
+        "folder of a run. `--mode=COMMAND` and `--workdir=RUN` mean the same; without "
+        "a command it is `train`. A flag that a command does not use is an error. "
+        "`--config.SECTION.KEY=VALUE` changes a value of the config "
         "([config keys](config_keys.md)).",
         "",
         "Results go to standard output: translations, alignments, or one last line of "
@@ -86,7 +87,7 @@ def commands_page() -> str:
     for name, command in COMMANDS.items():
         lines += [f"## {name}", "", command.summary, ""]
         if not command.needs_workdir:
-            lines += ["Runs without `--workdir` as well.", ""]
+            lines += ["RUN may be left out.", ""]
         if command.flags:
             lines += flag_table(FLAGS[flag] for flag in command.flags)
     lines += ["## Flags of every command", ""]

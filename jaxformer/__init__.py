@@ -10,7 +10,11 @@ docs/api.md has more examples. Names that are not in `jaxformer.__all__` may cha
 """
 
 import logging
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit("jaxformer needs Python 3.11, 3.12 or 3.13; see `python3 --version`")
 
 # ruff: noqa: F403, F405
 __all__ = [

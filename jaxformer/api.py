@@ -280,7 +280,7 @@ def train(
     overrides: Mapping[str, object] | None = None,
     init_from: str | Path | None = None,
 ) -> TrainResult:
-    """Prepare what is missing, then train or resume, as `--mode=train` does.
+    """Prepare what is missing, then train or resume, as `jaxformer train` does.
 
     `config` is a file, or the name of a config of jaxformer; None: that of the run.
     `overrides` replace its values, as in {"training.steps": 100}. In the main thread
@@ -298,7 +298,7 @@ def check(
     memory_gib: float | None = None,
     output: str | Path | None = None,
 ) -> CheckResult:
-    """Check text, batches, memory and time; train nothing, as `--mode=check` does.
+    """Check text, batches, memory and time; train nothing, as `jaxformer check` does.
 
     The arguments are as for `train`. `memory_gib` also finds the largest microbatch for
     so much memory. `output` gets a page about the text.
@@ -321,7 +321,7 @@ def evaluate(
     alpha: float | None = None,
     tag: str | None = None,
 ) -> EvaluateResult:
-    """Translate and score a split, or two files, as `--mode=evaluate` does.
+    """Translate and score a split, or two files, as `jaxformer evaluate` does.
 
     `output` gets a translation a line, and `comet` adds its score. The others are as
     for `Translator`.
@@ -338,7 +338,7 @@ def export(
     license: str | None = None,
     checkpoint: int | str | None = None,
 ) -> ExportResult:
-    """Write a model as the new folder `output`, as `--mode=export` does.
+    """Write a model as the new folder `output`, as `jaxformer export` does.
 
     `format` is "ctranslate2", which has a `quantization`, or "huggingface", whose card
     states the `license`.
@@ -364,7 +364,7 @@ def _parse(mode: str, given: Mapping[str, object]) -> dict[str, Any]:
 
     A name that is no flag is a key of the section `decoding`.
     """
-    argv = [f"--mode={mode}"]
+    argv = [mode]
     for name, value in given.items():
         if name == "overrides":
             for key, own in (value or {}).items():

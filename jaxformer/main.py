@@ -1,7 +1,7 @@
 """Run a command: parse, log, join other processes, report what went wrong.
 
-    python -m jaxformer.main --config=configs/wmt_base.py --workdir=runs/wmt
-    python -m jaxformer.main --mode=translate --workdir=runs/wmt < text > translation
+    jaxformer train --config=configs/wmt_base.py runs/wmt
+    jaxformer translate runs/wmt < text > translation
 
 Most commands end standard output with one line of JSON; everything else goes to
 standard error. A mistake of the user is one line there, and exit code 2.
@@ -65,8 +65,9 @@ def run_process() -> NoReturn:
     except KeyboardInterrupt:  # before the command
         print("jaxformer: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # the reader of a library's output
+        sys.stdout.flush()
+        sys.stderr.flush()
     # An ordinary exit waits seconds for threads of JAX and TensorFlow, and for peers.
     os._exit(code)
 
@@ -115,6 +116,8 @@ def main(
     try:
         try:
             arguments = command_line.parse(argv[1:])
+            if not may_have_peers(arguments.cluster):
+                command_line.refuse_early(arguments)
         except SystemExit as finished:  # help or the version was printed
             sys.stdout.flush()
             return int(finished.code or 0)
@@ -139,7 +142,7 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         start = time.monotonic()
         mode, reported = arguments.mode, contextlib.nullcontext()
         if processes.are_several() and (why := COMMANDS[mode].alone):
-            raise InputError(f"--mode={mode} runs in one process; {why}")
+            raise InputError(f"jaxformer {mode} runs in one process; {why}")
         if mode not in ("serve", "translate"):  # which may wait for input
             reported = progress.progress(mode)
         with stopping.interrupts(), progress.compiles_reported(), reported:

@@ -20,7 +20,6 @@ from jaxformer.main import main
 from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).parents[1]
-WORKDIR = "--workdir=runs/x"
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def run(monkeypatch, own_logging):
         module = SimpleNamespace(run=lambda **flags: function())
         monkeypatch.setattr(main_module, "command", lambda mode: module)
         with own_logging():
-            return main(["jaxformer", WORKDIR])
+            return main(["jaxformer", "reproduce", "runs/x"])
 
     return run_function
 
@@ -108,7 +107,7 @@ def test_a_closed_pipe_ends_the_program_quietly(run, monkeypatch):
         assert run(lambda: {"bleu": 1.0}) == 1
 
 
-@pytest.mark.parametrize("flags", ["--help", "--version", "--mode=serve --help"])
+@pytest.mark.parametrize("flags", ["--help", "--version", "serve --help"])
 def test_help_that_cannot_be_written_is_no_traceback(flags, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
@@ -129,8 +128,8 @@ MEASURE = """
 import resource, sys
 {}
 used = resource.getrusage(resource.RUSAGE_SELF)
-loaded = [name in sys.modules for name in ("jax", "numpy", "torch")]
-print(used.ru_utime + used.ru_stime, *loaded)
+useless = {{"torch", "tensorflow", "pandas", "optax", "sacrebleu"}} & {{*sys.modules}}
+print(used.ru_utime + used.ru_stime, "jax" in sys.modules, useless or "none")
 """
 HELP = "from jaxformer.main import main; main(['jaxformer', '{}', '--help'])"
 
@@ -143,9 +142,9 @@ def python(*arguments):
 
 
 def processor_seconds(statement):
-    """The least of two processes, and whether jax, numpy and torch are loaded."""
+    """The least of two processes, whether jax is loaded, and useless packages."""
     found = [
-        python("-c", MEASURE.format(statement)).stdout.split()[-4:] for _ in range(2)
+        python("-c", MEASURE.format(statement)).stdout.split()[-3:] for _ in range(2)
     ]
     return min(float(used) for used, *_ in found), found[0][1:]
 
@@ -159,16 +158,63 @@ def seconds_of_jax():
     ("statement", "most", "with_jax"),
     [
         ("import jaxformer", 0.3, False),
-        ("import jaxformer.commands.translate", 2.75, True),
-        (HELP.format("--mode=translate"), 0.5, False),
-        (HELP.format("--config=demo"), 1.75, True),
+        ("import jaxformer.commands.translate", 2.6, True),
+        (HELP.format("translate"), 0.6, False),
+        (HELP.format("--config=demo"), 0.8, False),
     ],
 )
 def test_imports_and_help_are_light(statement, most, with_jax, seconds_of_jax):
-    """Bounds on processor time, in that of importing jax; torch is never loaded."""
+    """Bounds on processor time, in that of importing jax."""
     used, loaded = processor_seconds(statement)
     assert used < most * seconds_of_jax
-    assert loaded == [str(with_jax), str(with_jax), "False"]
+    assert loaded == [str(with_jax), "none"]
+
+
+REFUSED = """
+import os, sys, time
+from jaxformer.main import main
+
+os.chdir(sys.argv[1])
+for line in sys.stdin.read().splitlines():
+    start = time.process_time()
+    code = main(["jaxformer", *line.split()])
+    print(code, time.process_time() - start, "jax" in sys.modules)
+"""
+MISTAKES = """\
+trian
+translate gone
+translate gone --workdir=other
+translate --config.decoding.beam=2 gone
+train --config=demo new --config.training.stps=3
+train --config=demo new --config.data.source_language=
+train --config=parallel_text new --config.data.corpus=files \
+--config.data.source_language=en --config.data.target_language=de \
+--config.data.train=a.en,a.de --config.data.dev=a.en,a.de
+train --config=demo new --init_from=gone --config.data.train=-1
+evaluate --source=gone --reference=gone gone
+evaluate --output=gone/page gone
+serve gone --listen=here
+report gone --compare=gone
+translate --ensemble=gone gone
+translate export
+"""
+
+
+def test_what_needs_no_jax_is_refused_without_it(tmp_path):
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "config.json").write_text('{"model_type": "marian"}')
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, str(tmp_path)], cwd=ROOT, input=MISTAKES,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == len(done.stderr.splitlines())
+    for mistake, (code, seconds, with_jax) in zip(
+        MISTAKES.splitlines(), found, strict=True
+    ):
+        assert (code, with_jax) == ("2", "False"), mistake
+        assert float(seconds) < 0.5, mistake
+    assert "export is an export for another program, and no run" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["jaxformer", "jaxformer.main"])
@@ -180,7 +226,7 @@ def test_the_package_runs_as_a_program(module):
 
 def test_a_process_ends_when_its_command_has_ended():
     program = subprocess.Popen(
-        [sys.executable, "-m", "jaxformer", "--mode=reproduce"],
+        [sys.executable, "-m", "jaxformer", "reproduce"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     with program.stdout as output:
@@ -191,5 +237,5 @@ def test_a_process_ends_when_its_command_has_ended():
 
 
 def test_closed_standard_streams_do_not_matter():
-    command = f"{sys.executable} -m jaxformer.main --mode=reproduce <&- >&- 2>&-"
+    command = f"{sys.executable} -m jaxformer.main reproduce <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], cwd=ROOT).returncode == 0

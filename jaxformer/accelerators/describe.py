@@ -1,4 +1,4 @@
-"""Estimates as text, in the form of --mode=check."""
+"""Estimates as text, in the form of jaxformer check."""
 
 from collections import Counter
 

@@ -13,7 +13,7 @@ from jaxformer.accelerators.chips import Topology
 from jaxformer.config.sections import Config
 from jaxformer.system.errors import InputError
 
-Figures = dict[str, Any]  # of an estimate, as --mode=check prints them in JSON
+Figures = dict[str, Any]  # of an estimate, as jaxformer check prints them in JSON
 
 # By platform: the modules of its compiler, of which one is enough, and the extra.
 COMPILERS = {

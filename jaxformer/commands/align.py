@@ -1,4 +1,4 @@
-"""--mode=align: links between the words, or the pieces, of given translations.
+"""jaxformer align: links between the words, or the pieces, of given translations.
 
 Writes one line for each pair in the format of word aligners: "0-0 1-2" links source
 word 0 to target word 0, and 1 to 2. A tag that is added to a source is no word.

@@ -1,4 +1,4 @@
-"""--mode=check: report a run's text, batches, memory and time; train nothing.
+"""jaxformer check: report a run's text, batches, memory and time; train nothing.
 
 One process prepares the text, in a temporary folder without --workdir; another inspects
 it. Then XLA compiles the train step at its largest shape to measure its memory.
@@ -53,9 +53,7 @@ def run(
     if workdir is not None:
         return check(config, Workdir(workdir), memory_gib, output)
     if config.values is config.init_from is None:
-        raise InputError(
-            "there is nothing to check: give --config=..., --workdir=... or both"
-        )
+        raise InputError("there is nothing to check: give --config=FILE, a run or both")
     logger.info("check: the prepared text is kept only with --workdir")
     with temporary_folder("jaxformer-check-") as folder:
         return check(config, Workdir(folder), memory_gib, output)

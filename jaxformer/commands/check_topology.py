@@ -1,4 +1,4 @@
-"""--mode=check --topology=NAME: what a run would do on accelerators, without one."""
+"""jaxformer check --topology=NAME: what a run would do on accelerators, without one."""
 
 import functools
 import json
@@ -104,9 +104,7 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         share, text = plan.real_token_share, ""
         count = plan.microbatches_per_update
     elif request.values is request.init_from is None:
-        raise InputError(
-            "there is nothing to check: give --config=... or --workdir=..."
-        )
+        raise InputError("there is nothing to check: give --config=FILE or a run")
     else:
         begun = None
         if request.values is None:

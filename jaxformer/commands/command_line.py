@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -18,24 +18,36 @@ from jaxformer.commands.flags import (
     TRANSLATION,
     Flag,
     paths,
+    read_address,
 )
 from jaxformer.config.settings import check_bounds, read_value
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.evaluation import published
-from jaxformer.runs.config_files import ConfigRequest, describe_keys, read_config_file
+from jaxformer.runs.config_files import (
+    ConfigRequest,
+    describe_keys,
+    parse_config,
+    read_config_file,
+    read_record,
+    required_record,
+)
 from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.system.files import require_output, require_readable, url_of
+from jaxformer.text.sources import read_parts
 
-USAGE = "jaxformer --config=configs/demo.py --workdir=runs/demo"
-HELP = """usage: jaxformer --mode=COMMAND --config=FILE --workdir=FOLDER [flags]
+USAGE = "jaxformer train --config=demo runs/demo"
+HELP = """usage: jaxformer COMMAND [--config=FILE] RUN [flags]
 
 Train and use the translation model of 'Attention Is All You Need'.
 
 commands:
 {commands}
 
-  jaxformer --mode=COMMAND --help    flags of a command
-  jaxformer --config=FILE --help     keys of a config, with their meanings
+  jaxformer COMMAND --help          flags of a command
+  jaxformer --config=FILE --help    keys of a config, with their meanings
   jaxformer --version
+
+RUN is the folder of a run. --mode=COMMAND and --workdir=RUN mean the same.
 
 example: {usage}"""
 
@@ -63,35 +75,41 @@ def parse(argv: Sequence[str]) -> Arguments:
     Prints help or the version and raises SystemExit if that is asked for.
     """
     overrides, rest = _split_overrides(argv)
-    first = _Parser(add_help=False, allow_abbrev=False)
-    for flag in ("--mode", "--config", "--row"):
-        first.add_argument(flag)
-    first.add_argument("-h", "--help", action="store_true")
-    first.add_argument("--version", action="store_true")
-    chosen, _ = first.parse_known_args(rest)
-    if chosen.version:
+    parsed, unknown = _parser(FLAGS).parse_known_args(rest)
+    given, words = vars(parsed), _words_among(unknown)
+    if "version" in given:
         print(f"jaxformer {__version__}")
         raise SystemExit(0)
-    mode = chosen.mode or "train"
-    if mode not in COMMANDS:
-        names = ", ".join(COMMANDS)
-        raise InputError(f"--mode={mode} is none of the commands: {names}")
-    if chosen.help:
-        print(_help(chosen.mode, chosen.config))
+    mode = given.pop("mode", None) or (words.pop(0) if words else None)
+    if mode is not None and mode not in COMMANDS:
+        hint = did_you_mean(mode, COMMANDS, f"there are {', '.join(COMMANDS)}")
+        raise InputError(f"there is no command {mode}{hint}")
+    config = given.pop("config", None)
+    if "help" in given:
+        print(_help(mode, config))
         raise SystemExit(0)
+    mode = mode or "train"
     command = COMMANDS[mode]
-    if "row" in command.flags and chosen.row is not None:
-        published_config = published.row(chosen.row).config
-        if chosen.config is not None:
+    given = _complete(mode, given)
+    if words and given["workdir"] is None:
+        given["workdir"] = _read(FLAGS["workdir"], words.pop(0))
+    if words:
+        raise InputError(
+            f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; other "
+            f"values need a flag, see jaxformer {mode} --help"
+        )
+    if (row := given.get("row")) is not None:
+        published_config = published.row(row).config
+        if config is not None:
             raise InputError(
-                f"--row={chosen.row} stands for --config={published_config} already; "
-                "leave out --config"
+                f"--row={row} stands for --config={published_config} already; leave "
+                "out --config"
             )
-        chosen.config = published_config
-    given = _parse_flags(mode, rest)
+        config = published_config
     if given["workdir"] is None and command.needs_workdir:
-        raise InputError(f"--workdir is missing; for example: {USAGE}")
-    values = None if chosen.config is None else read_config_file(chosen.config)
+        example = USAGE if mode == "train" else f"jaxformer {mode} runs/demo"
+        raise InputError(f"the run is missing; for example: {example}")
+    values = None if config is None else read_config_file(config)
     request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
     flags: dict[str, Any] = {"config": request}
     own = {name: given[name] for name in given.keys() & {"workdir", *command.flags}}
@@ -104,6 +122,53 @@ def parse(argv: Sequence[str]) -> Arguments:
         flags["models"] = ModelChoice(**{name: own.pop(name) for name in models})
     flags |= own
     return Arguments(mode, {name: given[name] for name in CLUSTER}, flags)
+
+
+def refuse_early(arguments: Arguments) -> None:
+    """Raise InputErrors of the command that need no JAX, which takes long to import.
+
+    Runs and texts on object stores are left to the command.
+    """
+    mode, flags = arguments.mode, arguments.flags
+    for name in ("source", "reference", "prefix", "phrases"):
+        require_readable(flags.get(name))
+    if mode not in ("export", "translate_corpus"):  # whose output is a folder
+        require_output(flags.get("output"))
+    if "listen" in flags:
+        read_address(flags["listen"])
+    models = flags.get("models", ModelChoice())
+    others = [folder for folder, _ in models.choose.rerankers] if models.choose else []
+    for folder in [*others, *models.ensemble, *flags.get("compare", ())]:
+        if not url_of(folder):
+            required_record(folder)
+    request, workdir = flags["config"], flags["workdir"]
+    if not COMMANDS[mode].opens_run or (workdir and url_of(workdir)):
+        return
+    record = workdir and read_record(workdir)
+    if request.values is None and record is None:
+        if (folder := request.init_from or workdir) is None or url_of(folder):
+            return
+        record = required_record(folder)
+    config = parse_config(request.resolve(record and record.config.as_dict()))
+    config.require_scores()
+    if "options" in flags:
+        flags["options"].resolve(config)
+    if mode in ("train", "prepare") and not (workdir / "corpus").exists():
+        for _, split, data in config.data.texts.values():
+            places = data.corpus, data.directory, data.train, data.dev
+            if split != "test" and ":" not in "".join(places):  # TFDS, or a URL
+                read_parts(data, split)
+
+
+def _words_among(unknown: Sequence[str]) -> list[str]:
+    """Return the words that are no flags; raise InputError for an unknown flag."""
+    for flag in [word.partition("=")[0] for word in unknown if word[:1] == "-"]:
+        if hint := REPLACED.get(flag.removeprefix("--")):
+            raise InputError(f"there is no flag {flag}: {hint}")
+        known = [f"--{known}" for known in ("config", "mode", *FLAGS)]
+        hint = did_you_mean(flag, known, "see jaxformer COMMAND --help")
+        raise InputError(f"there is no flag {flag}{hint}")
+    return [*unknown]
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -122,40 +187,33 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[s
     return overrides, rest
 
 
-def _parse_flags(mode: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse the flags of one command; raise InputError for every other word."""
+def _complete(mode: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Check the flags of a command, and add those that are not given."""
     names = (*COMMON, *COMMANDS[mode].flags)
-    parsed, unknown = _parser(mode).parse_known_args(arguments)
-    if unknown:
-        word = unknown[0]
-        name = word.partition("=")[0].removeprefix("--").removeprefix("no-")
-        if not word.startswith("-"):
-            raise InputError(f"{word!r} is no flag; flags look like --mode=train")
-        if name in FLAGS:
+    for name in given:
+        if name not in names:
             users = [other for other in COMMANDS if name in COMMANDS[other].flags]
             raise InputError(
-                f"--{name} is not used by --mode={mode}; it is for {', '.join(users)}"
+                f"--{name} is not used by jaxformer {mode}; it is for "
+                f"{', '.join(users)}"
             )
-        if name in REPLACED:
-            raise InputError(f"the flag --{name} is gone: {REPLACED[name]}")
-        known = [f"--{known}" for known in ("config", "mode", *names)]
-        hint = did_you_mean(f"--{name}", known, f"see --mode={mode} --help")
-        raise InputError(f"there is no flag --{name}{hint}")
-    given = vars(parsed)
-    for name in names:
         check_bounds(f"--{name}", given[name], FLAGS[name]._asdict())
-    return given
+    return {name: given.get(name, FLAGS[name].default) for name in names}
 
 
-def _parser(mode: str) -> _Parser:
+def _parser(names: Iterable[str], prog: str = "", summary: str = "") -> _Parser:
+    """Make a parser that returns the flags that are given."""
     parser = _Parser(
-        prog=f"jaxformer --mode={mode}",
-        description=COMMANDS[mode].summary,
+        prog=prog,
+        description=summary,
         add_help=False,
         allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, 32, width=100),
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, 2, 32, 100),
     )
-    parser.add_argument("--mode", metavar="COMMAND", help="See jaxformer --help.")
+    parser.add_argument("--mode", help=argparse.SUPPRESS)
+    for word in (("-h", "--help"), ("--version",)):
+        parser.add_argument(*word, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--config",
         metavar="FILE[:ROW]",
@@ -163,24 +221,21 @@ def _parser(mode: str) -> _Parser:
         "jaxformer, such as demo. --config.SECTION.KEY=VALUE changes a value; "
         "--config=FILE --help lists the keys.",
     )
-    for name in (*COMMON, *COMMANDS[mode].flags):
+    for name in names:
         flag = FLAGS[name]
         meaning = flag.meaning.replace("%", "%%")
-        if flag.kind is bool:
-            action = argparse.BooleanOptionalAction
-            parser.add_argument(
-                f"--{name}", action=action, default=flag.default, help=meaning
-            )
-            continue
         if flag.choices:
             meaning += f" One of {', '.join(flag.choices)}."
         if flag.default not in (None, ()):
             meaning += f" Default: {flag.default}."
+        if flag.kind is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(f"--{name}", action=action, help=meaning)
+            continue
         parser.add_argument(
             f"--{name}",
             type=partial(_read, flag),
             action=_Join if flag.default == () else "store",
-            default=flag.default,
             metavar=_METAVARS.get(flag.kind, "TEXT"),
             help=meaning,
         )
@@ -191,7 +246,8 @@ class _Join(argparse.Action):
     """Joins the lists of a flag that is given several times."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
+        before = getattr(namespace, self.dest, ())
+        setattr(namespace, self.dest, (*before, *values))
 
 
 def _read(flag: Flag, text: str) -> object:
@@ -208,6 +264,7 @@ def _help(mode: str | None, config: str | None) -> str:
     if config is not None:
         return describe_keys(read_config_file(config))
     if mode is not None:
-        return _parser(mode).format_help()
+        names, summary = (*COMMON, *COMMANDS[mode].flags), COMMANDS[mode].summary
+        return _parser(names, f"jaxformer {mode} RUN", summary).format_help()
     summaries = [f"  {name:<16} {each.summary}" for name, each in COMMANDS.items()]
     return HELP.format(commands="\n".join(summaries), usage=USAGE)

@@ -1,4 +1,4 @@
-"""--mode=evaluate: translate a text with a trained model and score it."""
+"""jaxformer evaluate: translate a text with a trained model and score it."""
 
 import logging
 import statistics
@@ -10,15 +10,13 @@ from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateR
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
-from jaxformer.evaluation.evaluator import Evaluation, Text
+from jaxformer.evaluation.evaluator import Evaluation, Evaluator, tokenize_pairs
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.open import make_evaluator, open_comet, open_translator
+from jaxformer.runs.open import open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
-from jaxformer.runs.texts import files_of_split, read_text
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output
+from jaxformer.runs.texts import files_of_split, read_text, require_text_output
 from jaxformer.system.first import once, write_file
-from jaxformer.text.lines import COMPRESSED
+from jaxformer.text.sources import Text
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +38,11 @@ def run(
 
     An ensemble has neither NLL nor perplexity. A COMET checkpoint adds its score.
     """
-    require_output(output)
-    if output is not None and output.suffix in COMPRESSED:
-        raise InputError(f"--output={output} would be plain text; choose another name")
+    require_text_output(output, [source, reference])
     whole = open_run(workdir, config, models.dtype)
     this, text = read_text(whole, source, reference, split, options.tag)
-    if output is not None and output.exists():
-        given = [path for path in (source, reference) if path]
-        given = given or files_of_split(whole, split)
-        if any(output.samefile(path) for path in given if path.exists()):
-            raise InputError(
-                f"--output={output} is a file of the text to score; choose another name"
-            )
+    if source is None:
+        require_text_output(output, files_of_split(whole, split))
     found = options.resolve(this.config)
     metric = open_comet(models)
     done, _ = evaluate(this, text, models, found, metric)
@@ -89,7 +80,8 @@ def evaluate(
     `comet` is as for `open_choice`.
     """
     translator = open_translator(run, models, options, comet)
-    evaluator = make_evaluator(run, text, translator)
+    pairs = tokenize_pairs(run.tokenizer, text)
+    evaluator = Evaluator(run.model, run.config, text, pairs, lambda _: translator)
     done = evaluator(translator.params[0], under_all=True)
     if models.ensemble:  # the loss is that of the first model
         no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))

@@ -1,4 +1,4 @@
-"""--mode=export: a trained model as a folder that another program loads."""
+"""jaxformer export: a trained model as a folder that another program loads."""
 
 import dataclasses
 import json
@@ -113,7 +113,7 @@ def scores_of(
 
 
 def _reproduced(file: Path, own: str) -> list[TextScores]:
-    """The score of the test text that --mode=reproduce has written, if it is theirs."""
+    """The test score that jaxformer reproduce has written, if it is theirs."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         if record["parameters"] != own or any(
@@ -125,5 +125,5 @@ def _reproduced(file: Path, own: str) -> list[TextScores]:
         return [TextScores(record["text"], "test", scores)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{file} cannot be read ({error!r}); make it again with --mode=reproduce"
+            f"{file} cannot be read ({error!r}); make it again with jaxformer reproduce"
         ) from None

@@ -12,6 +12,7 @@ from jaxformer.decoding.options import (
     ModelChoice,
     TranslateOptions,
 )
+from jaxformer.system.errors import InputError
 
 DAY = 86_400  # seconds
 
@@ -19,6 +20,17 @@ DAY = 86_400  # seconds
 def paths(text: str) -> list[Path]:
     """Split paths at commas."""
     return [Path(name.strip()) for name in text.split(",") if name.strip()]
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, or PORT of this machine alone. Raises InputError."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5):
+        raise InputError(
+            f"--listen={text} is no HOST:PORT, such as 127.0.0.1:8000; port 0 is any "
+            "that is free"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 class Flag(NamedTuple):
@@ -40,11 +52,12 @@ class Command(NamedTuple):
     summary: str
     flags: tuple[str, ...]
     needs_workdir: bool = True
+    opens_run: bool = True  # of the workdir, or of a config
     alone: str = ""  # why several processes cannot run it, and what to do
 
 
 FLAG_LIST = (
-    Flag("workdir", Path, "Folder of the run."),
+    Flag("workdir", Path, "Folder of the run, in place of the word RUN."),
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
     Flag("source", Path, "File of source sentences."),
@@ -166,9 +179,11 @@ COMMANDS = {
         needs_workdir=False,
     ),
     "translate": Command(
-        "Translate standard input to standard output, line by line.",
+        "Translate standard input, or --source, to standard output, line by line; "
+        "--output gets the translations when all are made.",
         (
-            *_MODELS, "comet", *TRANSLATION, "prefix", "phrases", "json", "alignment",
+            *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
+            "json", "alignment",
         ),
     ),
     "translate_corpus": Command(
@@ -210,6 +225,7 @@ COMMANDS = {
         ),
     ),
     "import": Command("Make a run of a Marian checkpoint.", ("input",),
+        opens_run=False,
         alone="start it once, and then train in many",
     ),
     "visualize": Command(
@@ -227,15 +243,17 @@ COMMANDS = {
         "Train and score a published row, or list all rows.",
         ("checkpoint", "choose", *_BEST, *_PAIRS, "row", "output"),
         needs_workdir=False,
+        opens_run=False,
     ),
 }  # fmt: skip
 
-# Flags of the last version, and what replaces each.
+# Flags of the last version and of other programs, and what to use.
 REPLACED = {
     "batch_tokens": "--config.decoding.batch_tokens",
     "comet_python": "--comet=CHECKPOINT,PYTHON",
     "corpus": "--split=NAME/test names the corpus",
     "details": "--json",
+    "device": "JAX_PLATFORMS=cpu, cuda or tpu in the environment chooses",
     "heads": "--attention=STACK:LAYER:HEADS, such as cross:3:1,2",
     "host": "--listen=HOST:PORT",
     "join_timeout": "processes wait 300 s for each other at the start",

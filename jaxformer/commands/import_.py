@@ -1,9 +1,9 @@
-"""--mode=import: a published model as a run that can be trained on and used.
+"""jaxformer import: a published model as a run that can be trained on and used.
 
 Reads a Marian checkpoint of Hugging Face and writes a workdir whose checkpoint 0 holds
 its parameters and a new optimiser. Only dropout, dtype and fused_attention of the
-config's section `model` count; the checkpoint gives the rest. `--mode=train
---workdir=...` then prepares the text with the model's own tokeniser and trains on.
+config's section `model` count; the checkpoint gives the rest. `jaxformer train RUN`
+then prepares the text with the model's own tokeniser and trains on.
 """
 
 import logging
@@ -60,7 +60,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
             checkpoints.save(0, state)
     size, vocab_size = parameter_count(params), len(checkpoint.vocabularies[-1])
     sizes = f"{size:,} parameters, a vocabulary of {vocab_size:,} pieces"
-    train = f"train it with --mode=train --workdir={workdir}"
+    train = f"train it with jaxformer train {workdir}"
     direction = imported.data.direction
     logger.info("imported %s: %s, %s; %s", input, direction, sizes, train)
     found = {"step": 0, "parameters": size, "vocab_size": vocab_size}

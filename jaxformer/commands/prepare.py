@@ -1,4 +1,4 @@
-"""--mode=prepare: train the tokeniser and write the tokenised corpus."""
+"""jaxformer prepare: train the tokeniser and write the tokenised corpus."""
 
 import logging
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""--mode=report: one page about a run, or about several side by side, and its data.
+"""jaxformer report: one page about a run, or about several side by side, and its data.
 
-Each run translates the text once, as --mode=evaluate does; its log, corpus and config
-are read from its workdir. A run without a checkpoint is reported without scores.
+Each run translates the text once, as jaxformer evaluate does; its log, corpus and
+config are read from its workdir. A run without a checkpoint is reported without scores.
 """
 
 import logging
@@ -14,7 +14,6 @@ from jaxformer.commands.evaluate import evaluate
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.evaluator import Text
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.reports import run_report as report
 from jaxformer.reports.page import Json
@@ -24,6 +23,7 @@ from jaxformer.runs.run import Run, open_run, plan_training
 from jaxformer.runs.texts import of_split, read_text
 from jaxformer.system.files import require_output
 from jaxformer.system.first import once
+from jaxformer.text.sources import Text
 from jaxformer.training.log import METRICS_FILE, read_metrics
 from jaxformer.training.loop import is_over
 from jaxformer.training.optimizer import make_schedule

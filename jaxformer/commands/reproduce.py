@@ -1,4 +1,4 @@
-"""--mode=reproduce: a published result, theirs beside ours, and what differs.
+"""jaxformer reproduce: a published result, theirs beside ours, and what differs.
 
 --row=NAME trains that row's config, at full length or for training.steps updates, and
 scores its test text under every scorer; reproduced.json in the workdir keeps the

@@ -1,4 +1,4 @@
-"""--mode=score: the log-probability that a model gives to translations."""
+"""jaxformer score: the log-probability that a model gives to translations."""
 
 import json as json_format
 from pathlib import Path
@@ -33,7 +33,7 @@ def run(
 ) -> dict:
     """Sum the log-probability of sentence pairs, in nats.
 
-    A `reference` named .jsonl holds what --mode=translate --json has found: all its
+    A `reference` named .jsonl holds what jaxformer translate --json has found: all its
     hypotheses are scored, by their pieces. With `json` standard output first has a
     line of JSON for each pair: its pieces and the log-probability of each.
     """
@@ -77,7 +77,7 @@ def run(
 
 
 def read_found(path: Path) -> list[Pair]:
-    """Read the pieces of all hypotheses of a file of --mode=translate --json."""
+    """Read the pieces of all hypotheses of a file of jaxformer translate --json."""
     found = []
     for number, text in enumerate(read_lines(path), start=1):
         try:
@@ -87,8 +87,8 @@ def read_found(path: Path) -> list[Pair]:
                 found.append(({"line": number, "rank": rank}, *sides))
         except (ValueError, LookupError, TypeError, RecursionError):
             raise InputError(
-                f"{path}, line {number} is no line of --mode=translate --json"
+                f"{path}, line {number} is no line of jaxformer translate --json"
             ) from None
     if not found:
-        raise InputError(f"{path} has no hypothesis of --mode=translate --json")
+        raise InputError(f"{path} has no hypothesis of jaxformer translate --json")
     return found

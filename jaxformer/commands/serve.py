@@ -1,4 +1,4 @@
-"""--mode=serve: translations over HTTP, and a page to try them."""
+"""jaxformer serve: translations over HTTP, and a page to try them."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from jaxformer.commands.flags import read_address
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.request_queue import RequestQueue
@@ -73,17 +74,6 @@ def run(
             hosts={host.lower(), *names},
             examples=examples_of(this.workdir.path, tag_of),
         ).run_until_stopped()
-
-
-def read_address(text: str) -> tuple[str, int]:
-    """Read HOST:PORT, or PORT of this machine alone. Raises InputError."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and len(port) <= 5):
-        raise InputError(
-            f"--listen={text} is no HOST:PORT, such as 127.0.0.1:8000; port 0 is any "
-            "that is free"
-        )
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def examples_of(workdir: Path, tag_of: Callable[[str], str]) -> list[str]:

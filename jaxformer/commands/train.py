@@ -1,4 +1,4 @@
-"""--mode=train: prepare what is missing, then train or resume.
+"""jaxformer train: prepare what is missing, then train or resume.
 
 SIGTERM and Ctrl-C end it early, with the step saved.
 """

@@ -1,9 +1,10 @@
-"""--mode=translate: lines of standard input to standard output, and nothing else.
+"""jaxformer translate: lines of standard input to standard output, and nothing else.
 
 With --n_best above 1, --json or --alignment each line becomes a line of JSON: "line"
-counts from 1, and each of "hypotheses", best first, has "text", "score" (log P over the
-length penalty), "log_probability", "tokens", and "source_pieces" and "pieces", with
-which --mode=score finds the log-probability again. "alignment" links their indices.
+counts from 1, "source" is the line itself, and each of "hypotheses", best first, has
+"text", "score" (log P over the length penalty), "log_probability", "tokens", and
+"source_pieces" and "pieces", with which jaxformer score finds the log-probability
+again. "alignment" links their indices.
 """
 
 import json as json_format
@@ -20,31 +21,32 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag
+from jaxformer.runs.texts import of_tag, require_text_output
 from jaxformer.system.errors import InputError
-from jaxformer.system.first import print_lines
+from jaxformer.system.first import print_lines, write_file
 from jaxformer.text.lines import read_lines
-from jaxformer.text.stream import read_blocks
+from jaxformer.text.stream import blocks_of, read_blocks
 
 
-def as_json(line: int, found: Sequence[Hypothesis], aligner: Translator | None) -> str:
-    """Write the hypotheses of line number `line`, from 1, as JSON."""
+def as_json(
+    line: int, source: str, found: Sequence[Hypothesis], aligner: Translator | None
+) -> str:
+    """Write line number `line`, from 1, and its hypotheses as JSON."""
     hypotheses = [each._asdict() for each in found]
     for each in hypotheses if aligner else []:
         maps = aligner.attention_of_parts(each["source_pieces"], each["pieces"])
         each["alignment"] = pharaoh(joined_links(maps))
-    return json_format.dumps(
-        {"line": line, "hypotheses": hypotheses}, ensure_ascii=False
-    )
+    found = {"line": line, "source": source, "hypotheses": hypotheses}
+    return json_format.dumps(found, ensure_ascii=False)
 
 
-def read_each(file: Path, count: int) -> list[str]:
-    """Read a file with a line for each of `count` lines of standard input."""
+def read_each(file: Path, count: int, given: object) -> list[str]:
+    """Read a file with a line for each of the `count` lines of the text `given`."""
     lines = list(read_lines(file))
     if len(lines) != count:
         raise InputError(
-            f"{file} has {len(lines)} lines and standard input has {count}; line N is "
-            "for the translation of line N: leave the others blank"
+            f"{file} has {len(lines)} lines and {given} has {count}; line N is for the "
+            "translation of line N: leave the others blank"
         )
     return lines
 
@@ -53,6 +55,8 @@ def run(
     *,
     config: ConfigRequest,
     workdir: Path,
+    source: Path | None,
+    output: Path | None,
     prefix: Path | None,
     phrases: Path | None,
     json: bool,
@@ -60,23 +64,25 @@ def run(
     models: ModelChoice,
     options: TranslateRequest,
 ) -> None:
-    """Translate standard input line by line; a blank line stays blank.
+    """Translate standard input or `source` line by line; a blank line stays blank.
 
     A line without a character of the vocabulary is copied, and a warning counts them.
     Of several processes the first one reads and writes, and all translate.
     """
+    require_text_output(output, [source, prefix, phrases])
     run = of_tag(open_run(workdir, config, models.dtype), options.tag)
     found = options.resolve(run.config)
     translator = open_translator(run, models, found, open_utility(models))
     in_json = json or alignment or translator.options.n_best > 1
-    blocks, given = read_blocks(sys.stdin.buffer), {}
+    name, given, kept = source or "standard input", {}, []
+    blocks = blocks_of(read_lines(source)) if source else read_blocks(sys.stdin.buffer)
     if prefix or phrases:
         blocks = list(blocks)
         count = sum(map(len, blocks))
     if prefix:
-        given["prefixes"] = iter(read_each(prefix, count))
+        given["prefixes"] = iter(read_each(prefix, count, name))
     if phrases:
-        lines = read_each(phrases, count)
+        lines = read_each(phrases, count, name)
         given["phrases"] = (line.split("\t") for line in lines)
     translated, copies = 0, []
     for block in blocks:
@@ -86,9 +92,16 @@ def run(
         written = best_texts(found)
         if in_json:
             written = [
-                as_json(line, hypotheses, translator if alignment else None)
-                for line, hypotheses in enumerate(found, start=translated + 1)
+                as_json(line, *each, translator if alignment else None)
+                for line, each in enumerate(
+                    zip(block, found, strict=True), start=translated + 1
+                )
             ]
-        print_lines(written)
+        if output is None:
+            print_lines(written)
+        else:
+            kept += written
         translated += len(block)
+    if output is not None:
+        write_file(output, "".join(f"{line}\n" for line in kept))
     warn_of_copies(copies)

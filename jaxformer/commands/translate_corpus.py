@@ -1,4 +1,4 @@
-"""--mode=translate_corpus: translate a text of any length into a parallel corpus.
+"""jaxformer translate_corpus: translate a text of any length into a parallel corpus.
 
 The folder --output gets two files named by language, which `data.corpus=directory`
 reads in both directions, and report.json. The same command continues after any stop.

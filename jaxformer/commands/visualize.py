@@ -1,4 +1,4 @@
-"""--mode=visualize: attention as a page to open, or as a picture for a paper.
+"""jaxformer visualize: attention as a page to open, or as a picture for a paper.
 
 Sentences are read from standard input or --source and translated first; with
 --reference the given translations are shown. A page takes up to fifty sentences, a

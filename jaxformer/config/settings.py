@@ -41,6 +41,16 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def tied_embeddings() -> dataclasses.Field:
+    """Declare the config key that all architectures share."""
+    return setting(
+        "Which of the source embedding, the target embedding and the output matrix are "
+        "one matrix: all (section 3.4), target (the target embedding and the output "
+        "matrix; Press and Wolf 2017) or none.",
+        choices=("all", "target", "none"),
+    )
+
+
 class Section:
     """Base of the sections; refuses a value of a wrong type or out of bounds."""
 
@@ -48,7 +58,7 @@ class Section:
     packs = True  # whether rows may hold several sentence pairs
     halves = False  # whether mesh.fsdp must divide half of d_model
     longest: int | None = None  # most tokens of a sequence; None: no limit
-    tied_embeddings = "all"  # see `jaxformer.models.embeddings`
+    tied_embeddings = "all"  # as the key says
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         cls.section = name or cls.section

@@ -112,7 +112,7 @@ def open_prepared(
     """
     corpus = workdir / "corpus"
     if not corpus.exists():
-        raise InputError(f"{workdir} holds no prepared corpus; run --mode=prepare")
+        raise InputError(f"{workdir} holds no prepared corpus; run jaxformer prepare")
     mirror.pull(corpus, leave_out=IDS)
     ids = [corpus / name for name in checksummed(corpus) if IDS.fullmatch(name)]
     if not mirror.is_remote:  # else what no batch has needed is missing

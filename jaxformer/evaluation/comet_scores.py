@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxformer.evaluation import comet_process
-from jaxformer.evaluation.metrics import Triple
+from jaxformer.evaluation.minimum_bayes_risk import Triple
 from jaxformer.system.errors import InputError
 
 PACKAGE = "unbabel-comet>=2.2.4"

@@ -23,6 +23,7 @@ from jaxformer.system import processes
 from jaxformer.system.errors import InputError, printable
 from jaxformer.system.progress import track
 from jaxformer.text.ragged import Ragged
+from jaxformer.text.sources import Text
 from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.loss import LossSums, averages
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
@@ -32,13 +33,6 @@ logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # programs to compile where rows are not packed
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
-
-
-class Text(NamedTuple):
-    """Sentences and a reference translation of each."""
-
-    sources: list[str]
-    references: list[str]
 
 
 class Evaluation(NamedTuple):

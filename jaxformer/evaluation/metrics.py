@@ -6,17 +6,15 @@ gives BLEU under each scorer that papers use.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
 from jaxformer.config.data import base_language, language_and_script
+from jaxformer.evaluation.minimum_bayes_risk import Metric
 from jaxformer.system.errors import InputError
-
-Triple = tuple[str, str, str]  # a source, its translation and a reference
-Metric = Callable[[Sequence[Triple]], Sequence[float]]  # scores of sentences
 
 
 class Scores(NamedTuple):

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from jaxformer.decoding.parts import Hypothesis, distinct_texts, split_tag
-from jaxformer.evaluation.metrics import Metric
+
+Triple = tuple[str, str, str]  # a source, its translation and a reference
+Metric = Callable[[Sequence[Triple]], Sequence[float]]  # scores of sentences
 
 
 def expected_utilities(

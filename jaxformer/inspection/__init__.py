@@ -1,4 +1,4 @@
-"""What a parallel corpus holds, for `--mode=check`, found by another process."""
+"""What a parallel corpus holds, for `jaxformer check`, found by another process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

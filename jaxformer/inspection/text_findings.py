@@ -1,4 +1,4 @@
-"""Inspect a parallel corpus before training on it, for `--mode=check`.
+"""Inspect a parallel corpus before training on it, for `jaxformer check`.
 
 Splits are read without the cleaning of training text. Lines count from 1 and end at
 "\\n" alone.

@@ -1,23 +1,24 @@
-"""The architectures that a config may name."""
+"""The architectures that a config may name; their models are imported when made."""
 
 import dataclasses
 from collections.abc import Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from jaxformer.config.settings import Section
 from jaxformer.models.convolutional.config import ConvolutionalConfig
-from jaxformer.models.convolutional.model import ConvolutionalModel
 from jaxformer.models.recurrent.config import RecurrentConfig
-from jaxformer.models.recurrent.model import RecurrentModel
-from jaxformer.models.sequence_model import Model
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.model import TransformerModel
 from jaxformer.system.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxformer.models.sequence_model import Model
 
 # The config section and the model of each `model.architecture`.
 ARCHITECTURES = {
-    "transformer": (TransformerConfig, TransformerModel),
-    "recurrent": (RecurrentConfig, RecurrentModel),
-    "convolutional": (ConvolutionalConfig, ConvolutionalModel),
+    "transformer": (TransformerConfig, "transformer.model:TransformerModel"),
+    "recurrent": (RecurrentConfig, "recurrent.model:RecurrentModel"),
+    "convolutional": (ConvolutionalConfig, "convolutional.model:ConvolutionalModel"),
 }
 
 
@@ -52,12 +53,12 @@ def make_model(
     rematerialise: bool,
     source_vocab_size: int | None = None,
     activation_dtype: str | None = None,
-) -> Model:
+) -> "Model":
     """Make the model of a config section for `vocab_size` target ids.
 
     Sources have as many ids, or `source_vocab_size` ids of their own. `rematerialise`
     trades time for memory: the backward pass computes layers again. Programs for other
     devices than this process's need an `activation_dtype`, the config's `dtype`.
     """
-    model = ARCHITECTURES[config.architecture][1]
+    model = resolve_name(f"jaxformer.models.{ARCHITECTURES[config.architecture][1]}")
     return model(config, vocab_size, rematerialise, source_vocab_size, activation_dtype)

@@ -4,7 +4,6 @@ The parameter `embedding` embeds targets. It also embeds sources and makes the l
 unless they have their own: `source_embedding` and `output_embedding`.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -12,21 +11,10 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int
 
-from jaxformer.config.settings import setting
 from jaxformer.models.arrays import Sources, Table, Targets
 from jaxformer.models.kernels.elementwise import look_up
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
-
-
-def tied_embeddings() -> dataclasses.Field:
-    """Declare the config key that all architectures share."""
-    return setting(
-        "Which of the source embedding, the target embedding and the output matrix are "
-        "one matrix: all (section 3.4), target (the target embedding and the output "
-        "matrix; Press and Wolf 2017) or none.",
-        choices=("all", "target", "none"),
-    )
 
 
 class Tables(NamedTuple):

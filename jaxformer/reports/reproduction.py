@@ -1,6 +1,6 @@
 """Published figures beside ours under the same scorer, as data and text.
 
-A result is what `--mode=reproduce --row=NAME` writes into a workdir as reproduced.json.
+`jaxformer reproduce --row=NAME` writes a result into a workdir as reproduced.json.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The page of --mode=check --topology: estimated time by section of the model."""
+"""The page of jaxformer check --topology: estimated time by section of the model."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,19 +1,26 @@
-"""Config files, those of jaxformer and users' own, and changes of single values."""
+"""Config files: those of jaxformer, users' own with changes, and a run's record."""
 
 import dataclasses
+import hashlib
 import inspect
+import json
 import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.config.replaced import require_current
+from jaxformer.config.replaced import require_current, translated
 from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
+from jaxformer.models.architectures import config_type, require_own_keys
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.system.files import entries, file_name
 
 Values = dict[str, dict[str, Any]]  # by section and key
+RECORD = "config.json"
+LAST_TO_READ_OLDER = "2b61deb"  # a commit
+_OF_EXPORTS = "model_type", "unk_token"  # keys of Hugging Face and of CTranslate2
 
 
 class ConfigRequest(NamedTuple):
@@ -52,6 +59,8 @@ def read_config_file(name: str) -> Values:
     has_row = not Path(name).is_file()  # a path may have a colon
     file, colon, row = name.partition(":") if has_row else (name, "", "")
     path = _find(file)
+    folder = str(path.parent.absolute())
+    sys.path.insert(0, folder)  # as of a script, which imports its neighbours
     try:
         get_config = runpy.run_path(str(path)).get("get_config")
         if get_config is None:
@@ -68,6 +77,8 @@ def read_config_file(name: str) -> Values:
         raise InputError(
             f"the config file {file} fails: {type(error).__name__}: {error}"
         ) from error
+    finally:
+        sys.path.remove(folder)
 
 
 def _find(file: str) -> Path:
@@ -75,12 +86,16 @@ def _find(file: str) -> Path:
     for path in (Path(file), Path(f"{file}.py")):
         if path.is_file():
             return path
-    folder = Path(__file__).parents[1] / "configs"
-    own = folder / f"{Path(file).stem}.py"
-    if Path(file).parent in (Path(), Path("configs")) and own.is_file():
+    folder, given = Path(__file__).parents[1] / "configs", Path(file)
+    own = folder / f"{given.stem}.py"
+    may_be_own = given.parent in (Path(), Path("configs"))
+    if may_be_own and own.is_file():
         return own
     names = [path.stem for path in entries(folder, "[a-z]*.py")]
-    hint = did_you_mean(Path(file).stem, names, f"there are {', '.join(names)}")
+    near = [each.stem for each in entries(given.parent, "*.py")]
+    ending = ".py" if given.suffix else ""
+    known = [f"{given.parent / name}{ending}" for name in near + names * may_be_own]
+    hint = did_you_mean(file, known, f"there are {', '.join(names)}")
     raise InputError(f"there is no config file {file}{hint}")
 
 
@@ -89,8 +104,6 @@ def sections_of(values: Mapping[str, Any]) -> dict[str, type[Section]]:
 
     Raises InputError for an unknown architecture, and for a key of another one.
     """
-    from jaxformer.models.architectures import config_type, require_own_keys
-
     types = {field.name: field.type for field in dataclasses.fields(Config)}
     given = values.get("model", {})
     model = config_type(given.get("architecture", ""))
@@ -114,8 +127,6 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
 
     Raises InputError for an unknown key or a wrong type.
     """
-    from jaxformer.models.architectures import require_own_keys
-
     if not overrides:
         return values
     values = {section: dict(keys) for section, keys in values.items()}
@@ -155,3 +166,62 @@ def describe_keys(values: Values) -> str:
             lines.append(f"      {field.metadata['meaning']}{free}")
         lines.append("")
     return "\n".join(lines)
+
+
+class Record(NamedTuple):
+    """What config.json says of a run."""
+
+    config: Config
+    direction: str  # such as "en-de"
+    text: str | None  # hash of the prepared text; None: no text is prepared
+    tokenizer: dict[str, Any]  # "sha256", and "vocab_size"
+    versions: dict[str, str]  # of packages
+    run: str = ""  # a hash of what may not change, and a random number
+
+
+def read_record(folder: Path) -> Record | None:
+    """Read the record of a run's folder; None if there is none yet.
+
+    Raises InputError if it is edited or damaged, or the config of an export.
+    """
+    if not entries(folder, RECORD):
+        return None
+    file = folder / RECORD
+    try:
+        values = json.loads(file.read_bytes())
+        if dict.pop(values, "sha256", None) == hash_of(values):
+            return _parsed(file, values)
+        if not values.keys().isdisjoint(_OF_EXPORTS):
+            raise InputError(
+                f"{folder} is an export for another program, and no run; give the run "
+                "that it was made from"
+            )
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise InputError(
+        f"{file} is damaged or was edited; put a copy back, or use another workdir "
+        "(values change by --config.SECTION.KEY=VALUE)"
+    )
+
+
+def required_record(folder: Path) -> Record:
+    """Read the record of a run. Raises InputError as `read_record`, or without one."""
+    if (record := read_record(folder)) is not None:
+        return record
+    raise InputError(f"there is no run in {folder} (no {RECORD}); train one first")
+
+
+def _parsed(file: Path, values: dict[str, Any]) -> Record:
+    try:
+        config = parse_config(translated(values["config"]))
+        return Record(**{**values, "config": config})
+    except InputError as error:
+        raise InputError(
+            f"{file} was written by another version ({error}); runs of earlier "
+            f"versions are read by commit {LAST_TO_READ_OLDER}"
+        ) from None
+
+
+def hash_of(record: dict | list) -> str:
+    """Return the hash of values that JSON can hold."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Estimates for --mode=check: batches, memory and time of a plan, known scores."""
+"""Estimates for jaxformer check: batches, memory and time of a plan, known scores."""
 
 import dataclasses
 import functools

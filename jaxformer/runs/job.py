@@ -1,18 +1,23 @@
 """The objects that train and evaluate a run."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.runs.open import make_dev_evaluators
+from jaxformer.decoding.options import TranslateRequest
+from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation.evaluator import Evaluator
+from jaxformer.runs.open import make_translator
 from jaxformer.runs.run import Run, plan_training, warn_of_update_size
 from jaxformer.system.progress import COMPILES
 from jaxformer.system.stopping import StopRequests
+from jaxformer.text.sources import Text
 from jaxformer.training import sharding
 from jaxformer.training.loop import Update
 from jaxformer.training.setup import make_training_setup
-from jaxformer.training.step import Report, TrainState
+from jaxformer.training.step import Parameters, Report, TrainState
 
 
 class Job:
@@ -48,3 +53,23 @@ class Job:
         made = self.setup.train_step(state, update)
         self.stop.all_saved = False
         return made
+
+
+def make_dev_evaluators(
+    run: Run, prepared: PreparedCorpus, check_stop: Callable[[], None]
+) -> dict[str, Evaluator]:
+    """Make the evaluators of the validation texts by name; they share a translator."""
+    evaluators: dict[str, Evaluator] = {}
+    options = TranslateRequest().resolve(run.config)
+
+    def translator(params: Parameters) -> Translator:
+        made = (each.translator for each in evaluators.values() if each.translator)
+        return next(made, None) or make_translator(run, params, options)
+
+    for name, dev in prepared.dev.items():
+        config = dataclasses.replace(run.config, data=run.config.data.dev_texts[name])
+        text = Text(dev.source, dev.target)
+        evaluators[name] = Evaluator(
+            run.model, config, text, dev.pairs, translator, check_stop
+        )
+    return evaluators

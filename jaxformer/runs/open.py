@@ -1,33 +1,28 @@
 """Open the models with which a run translates, and by which it is scored."""
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
 
 from jaxformer.config.data import DataConfig, base_language
-from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import (
     HypothesisChoice,
     ModelChoice,
     TranslateOptions,
-    TranslateRequest,
 )
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
-from jaxformer.evaluation.evaluator import Evaluator, Text, tokenize_pairs
-from jaxformer.evaluation.metrics import sentence_metric
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
+from jaxformer.models.sequence_model import Parameters
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
 from jaxformer.training.sharding import batch_sharding, local_mesh
-from jaxformer.training.step import Parameters
 
 
 def open_translator(
@@ -99,6 +94,8 @@ def open_choice(
             )
         metric = comet
         if choice.utility != "comet":
+            from jaxformer.evaluation.metrics import sentence_metric  # sacreBLEU
+
             metric = sentence_metric(choice.utility, run.config.data.target_language)
         elif metric is None:
             raise InputError(
@@ -124,32 +121,6 @@ def open_utility(models: ModelChoice) -> Comet | None:
     if models.comet and models.choose != HypothesisChoice("comet"):
         raise InputError("comet is for choose=comet; give both")
     return open_comet(models)
-
-
-def make_evaluator(run: Run, text: Text, translator: Translator) -> Evaluator:
-    """Make the evaluator of a text with the model of a run."""
-    pairs = tokenize_pairs(run.tokenizer, text)
-    return Evaluator(run.model, run.config, text, pairs, lambda _: translator)
-
-
-def make_dev_evaluators(
-    run: Run, prepared: PreparedCorpus, check_stop: Callable[[], None]
-) -> dict[str, Evaluator]:
-    """Make the evaluators of the validation texts by name; they share a translator."""
-    evaluators: dict[str, Evaluator] = {}
-    options = TranslateRequest().resolve(run.config)
-
-    def translator(params: Parameters) -> Translator:
-        made = (each.translator for each in evaluators.values() if each.translator)
-        return next(made, None) or make_translator(run, params, options)
-
-    for name, dev in prepared.dev.items():
-        config = dataclasses.replace(run.config, data=run.config.data.dev_texts[name])
-        text = Text(dev.source, dev.target)
-        evaluators[name] = Evaluator(
-            run.model, config, text, dev.pairs, translator, check_stop
-        )
-    return evaluators
 
 
 def open_members(run: Run, models: ModelChoice) -> list[tuple[Run, Parameters]]:

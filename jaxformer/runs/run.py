@@ -16,16 +16,14 @@ import numpy as np
 from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
 from jaxformer.corpus.plan import Plan, make_plan
-from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
-from jaxformer.corpus.survey import require_same_text
 from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
-from jaxformer.runs.config_files import RECORDED, ConfigRequest
-from jaxformer.runs.workdir import Record, Workdir
+from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record
+from jaxformer.runs.workdir import Workdir
 from jaxformer.system.compiled_cache import open_cache
 from jaxformer.system.errors import InputError
 from jaxformer.system.first import in_others, once
@@ -69,6 +67,8 @@ def prepare_run(
     The workers of a `pipeline` read the text. Raises InputError, also if another
     process owns it.
     """
+    from jaxformer.corpus.preparation import prepare  # which translations do not need
+
     folder = Workdir(workdir)
     with folder.owned():
         record = folder.recorded()
@@ -130,6 +130,8 @@ def open_run(
     config, tokenizer = folder.resolve(request, record), folder.read_tokenizer(record)
     config.require_scores()
     if folder.corpus.exists() and config.data.paths != record.config.data.paths:
+        from jaxformer.corpus.survey import require_same_text
+
         require_same_text(config.data, folder.path, folder.open_corpus(record).report)
     if dtype == "auto":
         keep_compiled()

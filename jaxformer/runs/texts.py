@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxformer.decoding.parts import tagged
-from jaxformer.evaluation.evaluator import Text
 from jaxformer.runs.run import Run
 from jaxformer.system.errors import InputError, did_you_mean
-from jaxformer.text.lines import read_lines
-from jaxformer.text.sources import read_parts, read_split
+from jaxformer.system.files import require_output
+from jaxformer.text.lines import COMPRESSED, read_lines
+from jaxformer.text.sources import Text, read_parts, read_split
 from jaxformer.tokens import AnyTokenizer
 
 
@@ -110,6 +110,23 @@ def read_text(
     among = used & {""} or used  # a corpus's tag would go before lines without one
     name = next((name for name in tags if tags[name] in among), next(iter(tags)))
     return of_corpus(run, name), text
+
+
+def require_text_output(output: Path | None, read: Sequence[Path | None]) -> None:
+    """Raise InputError unless a text can be written to `output`, and is not in `read`.
+
+    None is no output, and no file that is read.
+    """
+    require_output(output)
+    if output is not None and output.suffix in COMPRESSED:
+        raise InputError(f"--output={output} would be plain text; choose another name")
+    is_there = output is not None and output.exists()
+    for path in filter(None, read if is_there else ()):
+        if path.exists() and output.samefile(path):
+            raise InputError(
+                f"--output={output} is a file of the text that is read; choose another "
+                "name"
+            )
 
 
 def with_tag(tokenizer: AnyTokenizer, sentences: Sequence[str], tag: str) -> list[str]:

@@ -12,7 +12,6 @@ The folder needs nothing outside itself. Files of another run are refused, and s
 links, pipes and devices in place of files.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -21,13 +20,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from os.path import realpath
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from jaxformer.config.replaced import translated
 from jaxformer.config.sections import Config
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.remote.copy import copy_at, copy_of
-from jaxformer.runs.config_files import ConfigRequest, parse_config
+from jaxformer.runs.config_files import (
+    RECORD,
+    ConfigRequest,
+    Record,
+    hash_of,
+    parse_config,
+    read_record,
+    required_record,
+)
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import entries, links_among, owned, url_of, write_atomically
@@ -53,18 +58,6 @@ _OWN = re.compile(
     r"|.*\.(jsonl?|html|model|tsv)"
 )
 _PATHS = "training.init_from", "training.initial_embeddings"  # compared as paths
-LAST_TO_READ_OLDER = "2b61deb"  # a commit
-
-
-class Record(NamedTuple):
-    """What config.json says of a run."""
-
-    config: Config
-    direction: str  # such as "en-de"
-    text: str | None  # hash of the prepared text; None: no text is prepared
-    tokenizer: dict[str, Any]  # "sha256", and "vocab_size"
-    versions: dict[str, str]  # of packages
-    run: str = ""  # a hash of what may not change, and a random number
 
 
 class Workdir:
@@ -86,7 +79,7 @@ class Workdir:
         self._copy, self.mirror = copy, copy or LOCAL
         self.url = copy.store.url if copy else ""
         self.path = path = copy.path if copy else path
-        self.config_file = path / "config.json"
+        self.config_file = path / RECORD
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"
         self.checkpoints = path / "checkpoints"
@@ -160,38 +153,11 @@ class Workdir:
 
     def read_record(self) -> Record:
         """Read the record. Raises InputError if it is missing, edited or damaged."""
-        if (record := self.recorded()) is not None:
-            return record
-        raise InputError(
-            f"there is no run in {self.path} (no config.json); train one first"
-        )
+        return required_record(self.path)
 
     def recorded(self) -> Record | None:
         """Return the record, or None if there is none yet. Raises InputError."""
-        try:
-            content = self.config_file.read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            record = json.loads(content)
-            if dict.pop(record, "sha256") == _hash(record):
-                return self._parsed(record)
-        except (ValueError, LookupError, TypeError, RecursionError):
-            pass
-        raise InputError(
-            f"{self.config_file} is damaged or was edited; put a copy back, or use "
-            "another workdir (values change by --config.SECTION.KEY=VALUE)"
-        )
-
-    def _parsed(self, record: dict[str, Any]) -> Record:
-        try:
-            config = parse_config(translated(record["config"]))
-            return Record(**{**record, "config": config})
-        except InputError as error:
-            raise InputError(
-                f"{self.config_file} was written by another version ({error}); "
-                f"runs of earlier versions are read by commit {LAST_TO_READ_OLDER}"
-            ) from None
+        return read_record(self.path)
 
     def write_record(
         self, config: Config, tokenizer: Tokenizer, text: str | None = None
@@ -203,7 +169,7 @@ class Workdir:
         """
         before = self.recorded()
         fixed = {name: section.fixed() for name, section in vars(config).items()}
-        name = _hash([fixed, tokenizer.hash])[:16]
+        name = hash_of([fixed, tokenizer.hash])[:16]
         if before and (before.run.startswith(name) or self.has_checkpoints()):
             name = before.run
         else:
@@ -217,7 +183,7 @@ class Workdir:
             name,
         )
         values = {**record._asdict(), "config": config.as_dict()}
-        values["sha256"] = _hash(values)
+        values["sha256"] = hash_of(values)
         if record != before:
             content = json.dumps(values, indent=2, sort_keys=True)
             write_atomically(self.config_file, f"{content}\n")
@@ -336,10 +302,6 @@ def _require_safe(folder: Path) -> None:
     for path in [*own, *entries(folder / "checkpoints", "[0-9]*")]:
         if re.fullmatch(r"\d+|tensorboard", path.name) and path.is_file():
             raise InputError(f"{path} is a file, not a folder of the run; move it away")
-
-
-def _hash(record: dict | list) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def installed_versions() -> dict[str, str]:

@@ -176,6 +176,11 @@ def owned(folder: Path, lock_file: Path) -> Iterator[None]:
     except OSError as error:
         # In a read-only folder a command that writes nothing can run.
         if error.errno not in _NO_LOCKS and os.access(lock_file.parent, os.W_OK):
+            if isinstance(error, PermissionError):
+                raise InputError(
+                    f"{lock_file} belongs to another user, whose run this is; copy the "
+                    "folder, or use another one"
+                ) from None
             raise
         warning = "%s cannot be locked (%s): start no other command that writes into it"
         logger.warning(warning, folder, error.strerror)
@@ -275,6 +280,13 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         raise InputError(f"{path} cannot be written: {reason}; choose another file")
 
 
+def require_readable(path: Path | None) -> None:
+    """Raise InputError if a file of this machine is not there."""
+    if path is not None and not (url_of(path) or path.exists()):
+        missing = os.strerror(errno.ENOENT)
+        raise InputError(f"{path} cannot be read: {missing}")
+
+
 def write_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> None:
     """Write the checksums of the files in a folder and its subfolders."""
     lines = _checksums(folder, leave_out).values()
@@ -302,7 +314,9 @@ def verify_checksums(folder: Path, *, leave_out: Collection[Path] = ()) -> str:
         lines = text.splitlines(keepends=True)
         text = "".join(line for line in lines if line[34:-1] not in left_out)
         found = _checksums(folder, leave_out)
-    except UnicodeDecodeError:
+        if not re.fullmatch(r"([0-9a-f]{32}  .+\n)*", text):
+            raise ValueError
+    except ValueError:  # or bytes that are not UTF-8
         return f"{CHECKSUMS} is damaged"
     except GONE as error:
         return f"{Path(error.filename).name} is missing"

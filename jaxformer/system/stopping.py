@@ -1,8 +1,9 @@
-"""Requests to stop, by SIGTERM or Ctrl-C, which all processes follow at one place."""
+"""Requests to stop, by SIGTERM, SIGHUP or Ctrl-C, which all follow at one place."""
 
 import logging
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,11 @@ class StopRequests:
             self.check()
 
     def _note(self, number: int, _: object) -> None:
+        if number == signal.SIGHUP:  # writing to the terminal would fail
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(nowhere, stream)
         first = self.signal is None
         self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
@@ -94,10 +100,12 @@ def interrupts() -> Iterator[None]:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Take SIGTERM and Ctrl-C as requests to stop within the block."""
+    """Take SIGTERM, Ctrl-C and SIGHUP as requests to stop within the block."""
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
     numbers = [signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else `nohup` is in use
+        numbers.append(signal.SIGHUP)
     if not processes.are_several():
         numbers.append(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():

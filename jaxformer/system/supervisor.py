@@ -47,7 +47,9 @@ def supervised(run: Callable[[], int]) -> int:
         return run()
     os.close(writing)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) != signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(each, lambda number, _: os.kill(child, number))
     with os.fdopen(reading, encoding="utf-8") as messages:
         *_, why = ["", *messages]
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.system.files import file_name
 from jaxformer.text.lines import COMPRESSED, read_lines
 from jaxformer.text.locations import find_files
@@ -20,6 +20,13 @@ Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
 CHUNK = 2**13  # pairs that a process has in memory at a time
 SHARD = 2**17  # pairs of a shard, those that are dropped included
+
+
+class Text(NamedTuple):
+    """Sentences and a reference translation of each."""
+
+    sources: list[str]
+    references: list[str]
 
 
 class TextPart(NamedTuple):
@@ -63,8 +70,10 @@ def read_split(config: DataConfig, split: str) -> tuple[list[str], list[str]]:
 def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     """List the parts whose pairs `read_pairs` streams, without tags. Raises alike."""
     kind, _, name = config.corpus.partition(":")
-    if split not in SPLITS and (kind, split) != ("builtin", "unseen"):
-        raise InputError(f"a {config.corpus} corpus has no split {split!r}")
+    splits = (*SPLITS, "unseen") if kind == "builtin" else SPLITS
+    if split not in splits:
+        hint = did_you_mean(split, splits, f"it has {', '.join(splits)}")
+        raise InputError(f"a {config.corpus} corpus has no split {split!r}{hint}")
 
     def setting(key: str) -> str:
         if value := getattr(config, key):

@@ -7,7 +7,7 @@ TEXT = "--config.data.directory=text"
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
 NOT_THERE = "new is not a writable folder"
-CORPUS = "--source=one --output=new"  # of --mode=translate_corpus
+CORPUS = "--source=one --output=new"  # of translate_corpus
 
 # Of data.corpora, each in a list.
 CORPORA = {
@@ -42,9 +42,9 @@ MODELS = [
     ("convs2s", "max_dilation=0", "model.max_dilation is 0; it must be at least 1"),
     ("convs2s", "d_model=0", "model.d_model is 0; it must be at least 1"),
 ]  # fmt: skip
-# Files of --mode=score, after a line of --mode=translate --json.
+# Files of score, after a line of translate --json.
 FOUND = {
-    "empty.jsonl": ("{}", "line 2 is no line of --mode=translate --json"),
+    "empty.jsonl": ("{}", "line 2 is no line of jaxformer translate --json"),
     "none.jsonl": ('{"hypotheses": []}', "has no hypothesis"),
     "text.jsonl": ('{"hypotheses": [{"text": "SU"}]}', "line 2 is no line"),
     "one.jsonl": ('{"hypotheses":[{"source_pieces":1,"pieces":1}]}', "line 2 is no l"),
@@ -73,10 +73,12 @@ def model_flags(values):
 # For each command: flags, which follow --workdir=run, and words of the message.
 MISTAKES = {
     "train": [
-        ("--workdir= --config=demo", "--workdir is missing; for example: jaxformer"),
+        ("--workdir= --config=demo", "the run is missing; for example: jaxformer"),
         ("--wrkdir=x", "there is no flag --wrkdir; did you mean --workdir?"),
         (f"{NEW} --config.data.source_language=e\udcff", "language is 'e\\udcff'; say"),
-        ("--mode=trian", "--mode=trian is none of the commands: train, "),
+        ("--mode=trian", "there is no command trian; did you mean train?"),
+        ("--mode=x", "there is no command x; there are train, prepare, check"),
+        ("--device=gpu", "no flag --device: JAX_PLATFORMS=cpu, cuda or tpu"),
         ("--num_processes=2 --process_id=2", "numbered from 0 to 1"),
         ("--num_processes=2 --process_id=-1", "--process_id is -1; it must be"),
         ("--coordinator_address=here", "--coordinator_address=here has no port"),
@@ -88,6 +90,8 @@ MISTAKES = {
         ("--config.training.steps", "--config.training.steps=VALUE"),
         ("--config=gone.py", "no config file gone.py; there are convs2s, demo, "),
         ("--config=dmo", "no config file dmo; did you mean demo?"),
+        ("--config=secton.py", "no config file secton.py; did you mean section.py?"),
+        ("--config=text/../lcks", "lcks; did you mean text/../lacks?"),
         ("--config=elsewhere/demo.py", "no config file elsewhere/demo.py"),
         ("--config=demo:big", "demo has no rows; leave out :big"),
         ("--config=table3:F", "Table 3 has no row 'F'"),
@@ -143,7 +147,7 @@ MISTAKES = {
         (f"{OWN} --workdir=given --config.data.tokenizer=gone", "gone cannot be read"),
     ],
     "check": [
-        ("--workdir=", "nothing to check: give --config=..."),
+        ("--workdir=", "nothing to check: give --config=FILE"),
         ("--output=new/page.html", NOT_THERE),
         (f'--workdir= --config=toy {TEXT} '
          '--config.data.corpora=[{"name":"a","weight":1e-7}]',
@@ -158,8 +162,12 @@ MISTAKES = {
          "--config.training.tokens_per_microbatch=9", "does not hold 8 row(s) of 32"),
     ],
     "translate": [
-        ("a.txt", "'a.txt' is no flag"),
+        ("a.txt", "'a.txt' is one word too many: jaxformer translate takes one run"),
         ("--beam_size=w", "=w is not a whole"),
+        ("--source=gone", "gone cannot be read: No such file"),
+        ("--source=one --output=./one", "is a file of the text that is read"),
+        ("--output=new.gz", "--output=new.gz would be plain text"),
+        ("--source=one --prefix=short", "short has 2 lines and one has 1"),
         ("--beam_size=0", "--beam_size is 0; it"),
         ("--min_length=1888268265", "least 0 and at most 1024"),
         ("--alpha=x", "--alpha=x is not a number"),
@@ -196,7 +204,7 @@ MISTAKES = {
         ("--choose=chrf", "chooses among samples; set a temperature"),
         ("--temperature=1 --choose=comet", "--comet=FILE"),
         ("--temperature=1 --comet=one", "comet is for choose=comet; give both"),
-        ("--rerank=other", "the flag --rerank is gone: --choose=WORKDIR,WORKDIR"),
+        ("--rerank=other", "there is no flag --rerank: --choose=WORKDIR,WORKDIR"),
     ],
     "translate_corpus": [
         ("--output=new", "--source is missing; give the text and a new folder"),
@@ -219,11 +227,12 @@ MISTAKES = {
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--source=one --reference=blank", "all references of the text to evaluate"),
-        ("--split=tset", "'tset'"),
+        ("--split=tset", "no split 'tset'; did you mean test?"),
+        ("--split=everyday", "no split 'everyday'; it has train, dev, test"),
         ("--output=new/text", NOT_THERE),
         ("--output=new.gz", "--output=new.gz would be plain text; choose another"),
-        ("--source=one --reference=one --output=./one", "is a file of the text to sc"),
-        (f"{TEXT} --output=text/test.de", "is a file of the text to score"),
+        ("--source=one --reference=one --output=./one", "is a file of the text that"),
+        (f"{TEXT} --output=text/test.de", "is a file of the text that is read"),
         ("--comet=one,nowhere", "the Python of comet nowhere cannot be run"),
     ],
     "score": [
@@ -256,7 +265,7 @@ MISTAKES = {
         ("--compare=other,other", "given twice"),
         ("--compare=new", "there is no run in new"),
         ("--compare=other", "other and run translate different texts"),
-        ("--output=run", "does not end in .html"),
+        ("--output=run", "run cannot be written: a folder"),
         ("--output=new/page.html", NOT_THERE),
         ("--output=run/config.html", "run/config.json is where the report's data wou"),
     ],

@@ -1,4 +1,4 @@
-"""--mode=check reports what a run would take, and trains nothing."""
+"""jaxformer check reports what a run would take, and trains nothing."""
 
 import functools
 import logging

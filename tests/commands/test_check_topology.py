@@ -1,4 +1,4 @@
-"""--mode=check --topology: refusals, and what it takes from a config or a workdir."""
+"""jaxformer check --topology: refusals, and what it takes from a config or a run."""
 
 import importlib.util
 import json

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def given(name):
 @pytest.mark.parametrize("mode", COMMANDS)
 def test_every_flag_is_read_or_refused(mode):
     for name in FLAGS.keys() - {"workdir", "row"}:
-        argv = [f"--mode={mode}", WORKDIR, given(name)]
+        argv = [mode, WORKDIR, given(name)]
         if name in (*COMMANDS[mode].flags, *CLUSTER):
             arguments = command_line.parse(argv)
             named = {**arguments.flags, **arguments.cluster}
@@ -50,7 +51,7 @@ def test_every_flag_is_read_or_refused(mode):
             assert named[name] is not None
         else:
             users = [each for each in COMMANDS if name in COMMANDS[each].flags]
-            said = f"not used by --mode={mode}; it is for {', '.join(users)}"
+            said = f"not used by jaxformer {mode}; it is for {', '.join(users)}"
             with pytest.raises(InputError, match=f"^--{name} is {said}$"):
                 command_line.parse(argv)
 
@@ -65,6 +66,23 @@ def test_a_command_takes_exactly_its_flags(mode):
     expected = {"config", "workdir"} | {k for k, v in objects.items() if v & flags}
     expected |= flags.difference(*objects.values())
     assert {each.name for each in parameters} | {"workdir"} == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "serve runs/x --listen 9 --no-split_sentences --config.model.d_ff 3",
+        "--listen 9 serve --no-split_sentences runs/x --config.model.d_ff 3",
+        "--config.model.d_ff 3 --no-split_sentences --listen=9 serve runs/x",
+        "--mode=serve --listen 9 runs/x --no-split_sentences --config.model.d_ff=3",
+        "serve --workdir=runs/x --listen 9 --no-split_sentences --config.model.d_ff=3",
+    ],
+)
+def test_the_command_and_the_run_are_words_at_any_place(words):
+    found, flags = command_line.parse(words.split()), "--mode=serve --workdir=runs/x"
+    flags += " --listen=9 --no-split_sentences --config.model.d_ff=3"
+    assert found == command_line.parse(flags.split())
+    assert (found.mode, found.flags["workdir"]) == ("serve", Path("runs/x"))
 
 
 def test_training_is_the_default_and_nothing_else_is_assumed():
@@ -101,7 +119,7 @@ def test_flags_arrive_with_their_types():
 @pytest.mark.parametrize("name", REPLACED)
 def test_a_replaced_flag_says_what_replaces_it(name):
     assert name not in FLAGS
-    with pytest.raises(InputError, match=f"^the flag --{name} is gone: ") as refused:
+    with pytest.raises(InputError, match=f"^there is no flag --{name}: ") as refused:
         command_line.parse([WORKDIR, f"--{name}=1"])
     named = re.findall(r"--([a-z_]+)(?!\S*\.)\b", str(refused.value))
     assert {*named} <= {*FLAGS, name, "config"}
@@ -141,6 +159,16 @@ def test_configs_of_jaxformer_are_found_from_anywhere(tmp_path, monkeypatch, nam
     assert config_files.read_config_file(name)["training"]["seed"] == 0
 
 
+def test_a_config_file_imports_its_neighbour(tmp_path):
+    (tmp_path / "a_neighbour.py").write_text("from jaxformer.configs import demo\n")
+    text = "def get_config():\n    import a_neighbour\n"
+    text += "    return a_neighbour.demo.get_config()\n"
+    (tmp_path / "own.py").write_text(text)
+    before = [*sys.path]
+    values = config_files.read_config_file(str(tmp_path / "own.py"))
+    assert (values["training"]["seed"], sys.path) == (0, before)
+
+
 def help_of(capsys, *argv):
     with pytest.raises(SystemExit, match=r"^0$"):
         command_line.parse([*argv, "--help"])
@@ -151,7 +179,7 @@ def test_help_lists_commands_flags_and_config_keys(capsys):
     text, used = help_of(capsys), {*COMMON}
     for mode, each in COMMANDS.items():
         assert f"  {mode:<16} {each.summary}\n" in text
-        flags = help_of(capsys, f"--mode={mode}")
+        flags = help_of(capsys, mode)
         for name in FLAGS:
             is_there = f"--{name} " in flags or f"--{name}\n" in flags
             assert is_there == (name in (*COMMON, *each.flags)), (mode, name)

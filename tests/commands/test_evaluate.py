@@ -1,4 +1,4 @@
-"""--mode=evaluate: a text of the config, of the workdir or of the user, scored."""
+"""jaxformer evaluate: a text of the config, of the workdir or of the user, scored."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""--mode=export: a folder that other programs load."""
+"""jaxformer export: a folder that other programs load."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""--mode=import: another program's checkpoint becomes a run like any other."""
+"""jaxformer import: another program's checkpoint becomes a run like any other."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def test_a_round_trip_gives_back_the_run(imported, trained, export, exported, tm
         "vocab_size": json.loads(files["config.json"])["tokenizer"]["vocab_size"],
     }  # fmt: skip
     assert answer.err.startswith(f"importing {exported}\n")
-    assert f"--mode=train --workdir={workdir}" in answer.err
+    assert f"jaxformer train {workdir}" in answer.err
 
 
 def test_an_imported_model_translates_and_trains_on(

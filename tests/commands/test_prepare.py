@@ -1,4 +1,4 @@
-"""--mode=prepare: text in, a tokeniser and a tokenised corpus out."""
+"""jaxformer prepare: text in, a tokeniser and a tokenised corpus out."""
 
 import hashlib
 import json

@@ -114,8 +114,10 @@ def test_a_missing_package_is_named_when_it_is_needed(
 
 
 @pytest.mark.parametrize("mode", ["serve", "import"])
-def test_a_command_of_one_process_is_refused_in_several(command, mode, monkeypatch):
+def test_a_command_of_one_process_is_refused_in_several(
+    command, trained, mode, monkeypatch
+):
     monkeypatch.setattr(processes, "are_several", lambda: True)
     monkeypatch.setattr(processes, "end_last", lambda: None)
-    refused = command(mode, workdir="new").complaint
-    assert refused.startswith(f"--mode={mode} runs in one process; start ")
+    refused = command(mode, workdir=trained.workdir).complaint
+    assert refused.startswith(f"jaxformer {mode} runs in one process; start ")

@@ -1,4 +1,4 @@
-"""--mode=report: the page and its data for a run of the toy language."""
+"""jaxformer report: the page and its data for a run of the toy language."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""--mode=reproduce: the row's config at a part of its length, theirs beside ours."""
+"""jaxformer reproduce: the row's config at a part of its length, theirs beside ours."""
 
 import functools
 import json

@@ -28,7 +28,7 @@ def records(answer) -> list[list[dict]]:
 
 
 def mean_scores(command, folder, pairs, tmp_path) -> list[float]:
-    """The log-probability per token that --mode=score gives to each pair."""
+    """The log-probability per token that score gives to each pair."""
     flags = pair_flags(tmp_path, pairs)
     *lines, _ = command("score", "--json", *flags, workdir=folder).lines
     found = list(map(json.loads, lines))

@@ -1,4 +1,4 @@
-"""--mode=score and --mode=align: given pairs; --checkpoint chooses whose scores."""
+"""jaxformer score and align: given pairs; --checkpoint chooses whose scores."""
 
 import json
 import math

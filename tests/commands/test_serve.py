@@ -1,4 +1,4 @@
-"""--mode=serve: a run behind a port; what --mode=translate says, it says."""
+"""jaxformer serve: a run behind a port; what translate says, it says."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""--mode=train: what it reports, saves and resumes."""
+"""jaxformer train: what it reports, saves and resumes."""
 
 import re
 import signal

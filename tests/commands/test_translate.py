@@ -1,4 +1,4 @@
-"""--mode=translate: N lines in, N lines out; its flags, and the same from Python."""
+"""jaxformer translate: N lines in, N lines out; its flags, and the same from Python."""
 
 import itertools
 import json
@@ -42,6 +42,16 @@ def test_every_line_is_translated_and_their_order_is_kept(use, toy, expected):
     assert found[: len(wanted)] == wanted
     assert (len(found), found[-1]) == (len(lines), expected[toy.test[0]])
     assert use("translate").lines == []
+
+
+def test_a_file_is_translated_to_a_file(use, toy, expected, tmp_path):
+    output = tmp_path / "x.de"
+    flags = (f"--source={toy.directory / 'test.en'}", f"--output={output}")
+    assert use("translate", *flags).lines == []
+    assert output.read_text().splitlines() == [expected[line] for line in toy.test]
+    use("translate", *flags, "--json")
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [each["source"] for each in found] == toy.test
 
 
 def test_text_that_is_not_utf_8_is_refused_by_line(use):

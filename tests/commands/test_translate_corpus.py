@@ -1,4 +1,4 @@
-"""--mode=translate_corpus: a text as a parallel corpus, whatever stops the command."""
+"""jaxformer translate_corpus: a text as a parallel corpus, whatever stops it."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""--mode=visualize: a page or a picture of the attention of each head."""
+"""jaxformer visualize: a page or a picture of the attention of each head."""
 
 import pytest
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from jaxformer.configs import multi30k
-from jaxformer.runs.config_files import parse_config
-from jaxformer.runs.workdir import LAST_TO_READ_OLDER, Workdir
+from jaxformer.runs.config_files import LAST_TO_READ_OLDER, parse_config
+from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.text.vocabulary import train_tokenizer
 

@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all, and checksums of a folder."""
 
+import errno
 import functools
 import os
 import subprocess
@@ -8,9 +9,11 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import xxhash
+from filelock import FileLock
 
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import (
@@ -160,6 +163,25 @@ def test_checksums_are_those_of_the_program_xxh128sum(tmp_path):
     assert f"{digest}  a/b.bin\n" in (tmp_path / CHECKSUMS).read_text()
     (tmp_path / "empty").write_bytes(b"x")
     assert "empty does not have" in verify_checksums(tmp_path)
+
+
+def test_checksums_that_are_cut_short_are_damaged(tmp_path):
+    """Otherwise a line without a name would be a file without one."""
+    (tmp_path / "a").write_bytes(b"a")
+    write_checksums(tmp_path)
+    whole = (tmp_path / CHECKSUMS).read_bytes()
+    for content in (whole[:20], whole[:-1], bytes(len(whole)), b"\n"):
+        (tmp_path / CHECKSUMS).write_bytes(content)
+        assert verify_checksums(tmp_path) == f"{CHECKSUMS} is damaged"
+
+
+def test_a_lock_of_another_user_is_one_sentence(tmp_path, monkeypatch):
+    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".lock"))
+    refuse = mock.Mock(side_effect=error)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    refused = pytest.raises(InputError, match="lock belongs to another user, whose run")
+    with refused, owned(tmp_path, tmp_path / ".lock"):
+        pytest.fail("it is not owned")
 
 
 def test_no_flipped_bit_of_the_checksums_is_overlooked(tmp_path):

@@ -13,7 +13,7 @@ from jaxformer.system.progress import progress
 from jaxformer.system.stopping import stop_requests
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_a_request_to_stop(number, caplog):
     """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
     before = signal.getsignal(number)
@@ -56,6 +56,44 @@ def test_work_in_progress_stops_while_all_updates_are_saved(caplog):
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(StoppedError), stop.stopping_at_once(), progress("more"):
             pytest.fail("it was asked for before this began")
+
+
+IN_A_TERMINAL = """
+import fcntl, pathlib, signal, sys, termios, time
+
+fcntl.ioctl(0, termios.TIOCSCTTY)
+signal.signal(signal.SIGHUP, getattr(signal, sys.argv[1]))
+from jaxformer.system.stopping import stop_requests
+
+with stop_requests() as stop:
+    print("ready", flush=True)
+    end = time.monotonic() + float(sys.argv[2])
+    while not stop.reached() and time.monotonic() < end:
+        time.sleep(0.01)
+    if stop.signal:
+        print("what nobody can read", flush=True)
+pathlib.Path(sys.argv[3]).write_text(str(stop.signal))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "seconds", "found"), [("SIG_DFL", 60, "SIGHUP"), ("SIG_IGN", 1, "None")]
+)
+def test_a_closed_terminal_is_a_request_to_stop(tmp_path, before, seconds, found):
+    """Not with `nohup`, which ignores it."""
+    screen, keyboard = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, before, str(seconds), tmp_path / "x"],
+        stdin=keyboard, stdout=keyboard, stderr=keyboard, start_new_session=True,
+    )  # fmt: skip
+    shown = b""
+    while not shown.endswith(b"ready\r\n"):
+        shown += os.read(screen, 100)
+    os.close(keyboard)
+    os.close(screen)
+    assert process.wait(100) == 0
+    assert (tmp_path / "x").read_text() == found
 
 
 # Compiles for several seconds. Not every jaxlib stops at a signal.
@@ -101,7 +139,7 @@ main.run_process()
 )
 def test_a_signal_while_jax_compiles_has_an_effect(number, code, said):
     process = subprocess.Popen(
-        [sys.executable, "-c", COMPILE.format(number.name), "--workdir=x"],
+        [sys.executable, "-c", COMPILE.format(number.name), "reproduce"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr.readline() == "ready\n"

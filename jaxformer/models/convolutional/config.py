@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxformer.config.settings import Section, setting
-from jaxformer.models.embeddings import tied_embeddings
+from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
 
 
