@@ -57,6 +57,7 @@ from jaxformer.system.progress import Progress, progress
 from jaxformer.system.worker import ordered_map
 from jaxformer.text import sources
 from jaxformer.text.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
+from jaxformer.text.flaws import SAMPLE, flaws, require_languages
 from jaxformer.text.sources import Pair, read_split
 from jaxformer.text.text_hash import TextChangedError
 from jaxformer.text.tokenizer import Tokenizer
@@ -96,12 +97,17 @@ def prepare(
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
     start = time.monotonic()
+    for part in config.parts.values():
+        part.data.require_codes()
+        flaws([("", "")], part.data, part.data.drop or ())  # languages are known
     if pipeline:
         pipeline.begin(config)
     # Before the long work: it may be missing.
     dev = {name: read_split(data, "dev") for name, data in config.dev_texts.items()}
-    for name, (sentences, _) in dev.items():
-        if not sentences:
+    for name, sides in dev.items():
+        pairs = [*zip(*sides, strict=True)]
+        require_languages(pairs[:SAMPLE], "dev", config.parts[name].data)
+        if not pairs:
             raise InputError(
                 f"the dev split {name and f'of {name} '}is empty; change data.dev"
             )

@@ -69,7 +69,8 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     def setting(key: str) -> str:
         if value := getattr(config, key):
             return value
-        raise InputError(f"the {split} split is missing: set data.{key}")
+        where = f"{split} split{config.of_corpus}"
+        raise InputError(f"the {where} is missing: set data.{key}")
 
     match kind, name:
         case "builtin", "grammar":
