@@ -1,18 +1,28 @@
 """Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
+import functools
 import math
+import re
+import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.config.data import DataConfig
 from jaxformer.inspection.text_findings import Described
+from jaxformer.inspection.text_findings import place as place_of
 from jaxformer.system.errors import printable
+from jaxformer.text.sources import read_parts
 from jaxformer.tokens import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
+_MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
@@ -27,6 +37,14 @@ KINDS = {
     "target_in_source_language": ("with a target in the source's language", 0),
     "source_in_neither": ("with a source in neither language", 0.001),
     "target_in_neither": ("with a target in neither language", 0.001),
+    "shifted": ("in blocks that fit better shifted by a line", 0),
+    "header": ("that name the languages, a header of columns", 0),
+    "source_entities": ("with HTML entities in the source", 0.001),
+    "target_entities": ("with HTML entities in the target", 0.001),
+    "source_mojibake": ("with a source that was decoded wrongly", 0),
+    "target_mojibake": ("with a target that was decoded wrongly", 0),
+    "source_quotes": ("with a spreadsheet's doubled quotes in the source", 0),
+    "target_quotes": ("with a spreadsheet's doubled quotes in the target", 0),
     "identical_sides": ("with the same text on both sides", 0.005),
     "source_blank": ("with a blank source", 0),
     "target_blank": ("with a blank target", 0),
@@ -40,12 +58,37 @@ KINDS = {
 }
 
 
-def warnings(corpus: Described, *, deduplicate: bool) -> list[str]:
-    """Return the findings to act on, a line each.
+# By key of `data.drop`, the kinds of findings that it removes from train.
+_CURED = {
+    "swapped": "swapped", "language": "_in_", "copy": "identical", "quotes": "_quotes",
+    "entities": "_entities", "mojibake": "_mojibake",
+}  # fmt: skip
+_SMALL = 0.001  # share of pairs of warnings that are told in one line
 
-    `deduplicate` says whether preparing drops repeated pairs of train.
+
+_wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
+
+
+class Finding(NamedTuple):
+    """One kind of finding in a split: "train: 3 pairs of 10 with ...", to warn of."""
+
+    title: str
+    share: float  # of the pairs
+
+
+def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
+    """Return what to act on: what preparing drops, then by the share of pairs.
+
+    What `config` lets preparing drop from train by intention is left out.
     """
-    found = []
+    lost, found = [], []
+    for name, split in corpus["splits"].items():
+        for key, reason in (("max_length", "too_long"), ("max_ratio", "ratio")):
+            count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
+            if count > _MOST_DROPPED * pairs:
+                title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
+                title += f"are dropped by data.{key}={getattr(config, key)}; raise it"
+                lost.append(Finding(title, count / pairs))
     for kind, finding, pairs, title in _findings(corpus):
         count, chance = finding["pairs"], KINDS[kind][1] * pairs
         # In a small split one pair may be chance and still exceed the share.
@@ -53,25 +96,57 @@ def warnings(corpus: Described, *, deduplicate: bool) -> list[str]:
         if kind in ("source_repeated", "target_repeated"):
             count = next(iter(finding["labels"].values()))["pairs"]
             usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
-        is_dropped = kind == "pair_repeated" and title.startswith("train")
-        if count > usual and not (deduplicate and is_dropped):
-            found.append(title)
-    return found
+        cured = [_CURED[key] for key in config.drop or ()]
+        cured += ["pair_repeated"] * config.deduplicate
+        is_cured = title.startswith("train") and any(part in kind for part in cured)
+        if count > usual and not is_cured:
+            found.append(Finding(title, count / pairs))
+    by_share = sorted(found, key=lambda finding: -finding.share)
+    return lost + by_share
 
 
-def describe(corpus: Described, found: Sequence[str]) -> str:
+def describe(corpus: Described, found: Sequence[Finding]) -> str:
     """Return the report for a terminal: the warnings `found`, then the sections."""
-    reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
+    lines = [each.title for each in found if each.share >= _SMALL]
+    small = [each.title for each in found if each.share < _SMALL]
+    if len(small) > 1:
+        small = [f"{len(small)} of less than {_SMALL:.1%}: {'; '.join(small)}"]
+    names: dict[str, list[str]] = {}
+    for name, reason in corpus["left_out"].items():  # each reason once
+        names.setdefault(reason, []).append(name)
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
-        *(f"- {warning}" for warning in found),
-        *(f"not inspected: {reason}" for reason in reasons),
+        *(part for each in lines + small for part in _wrapped(f"- {each}")),
+        *(f"not inspected: {', '.join(own)}: {why}" for why, own in names.items()),
     ]
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
         for title, lines in {"corpus": summary, **sections(corpus)}.items()
         for number, line in enumerate(lines)
     )
+
+
+def anchors(corpus: Described) -> dict[str, str]:
+    """Return names for links to the findings, by their titles."""
+    titles = [title for *_, title in _findings(corpus)]
+    return {title: f"finding-{number}" for number, title in enumerate(titles)}
+
+
+def table(corpus: Described, config: DataConfig) -> Iterator[str]:
+    """Yield the lines of a TSV file with all pairs of all findings."""
+    yield "corpus\tfile\tline\tkind\tsource\ttarget\n"
+    for name, split in corpus["splits"].items():
+        kinds = defaultdict(list)
+        for kind, found in split["findings"].items():
+            for index in found["at"]:
+                kinds[index].append(kind)
+        _, part, data = config.texts[name]
+        pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
+        for index, pair in enumerate(pairs):
+            for kind in kinds.get(index, ()):
+                place = place_of(index, kind.partition("_")[0], split["files"])
+                cells = name, *map(str, place), kind, *pair
+                yield "\t".join(re.sub(r"[\t\r]", " ", each) for each in cells) + "\n"
 
 
 def sections(corpus: Described) -> dict[str, list[str]]:
@@ -106,9 +181,10 @@ def _describe_findings(corpus: Described) -> Iterator[str]:
 
 
 def without_text(corpus: object) -> object:
-    """Return a copy without quotations, for a line of JSON."""
+    """Return a copy without quotations and indices, for a line of JSON."""
     if isinstance(corpus, dict):
-        return {k: without_text(v) for k, v in corpus.items() if k != "text"}
+        left_out = "text", "at"
+        return {k: without_text(v) for k, v in corpus.items() if k not in left_out}
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from ftfy import fix_encoding
-from ftfy.badness import is_bad
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
@@ -24,12 +23,15 @@ SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
 _USUAL = 0.02, 10  # share and number of pairs in another language without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
+# The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
+_CP1252 = bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
+_SUSPECT = re.compile(f"[\xc2-\xf4][\x80-\xbf{_CP1252}]")
 _QUOTES = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 
 
 def is_mojibake(text: str) -> bool:
     """Whether UTF-8 was decoded as another encoding, as in "fÃ¼r" for "für"."""
-    return not text.isascii() and is_bad(text) and fix_encoding(text) != text
+    return bool(_SUSPECT.search(text)) and fix_encoding(text) != text
 
 
 # By kind of `data.drop`, whether a text has the flaw.

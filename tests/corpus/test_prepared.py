@@ -276,6 +276,11 @@ DAMAGED = [
     ("x.jsonl", f"{RECORD}{'[' * 100_000}".encode(), "line 2 is no JSON"),
     ("x.jsonl", b'{"en": "a", "de": 7}', "1: column de is 7; it must be text"),
     ("x.jsonl", b'{"en": "a", "fr": "b"}', "no column de; set data.columns .* en, fr$"),
+    (
+        "x.csv",
+        b'"a, b",c\n',
+        r"source<TAB>target\. If the file is CSV, convert it: pyt",
+    ),
     ("x.tsv", b"a\tb\n \nc\n", r"x\.tsv, line 3: one column where two are needed"),
     ("x.parquet", b"no parquet", r"x\.parquet cannot be read as Parquet"),
     ("x.parquet", parquet_of(en=["a"], de=["b"])[:-20], "cannot be read as Parquet"),
