@@ -21,7 +21,13 @@ from jaxformer.system.files import require_output, temporary_folder, write_atomi
 logger = logging.getLogger(__name__)
 
 
-def run(
+def run(*, json: bool = False, **flags: object) -> dict | None:
+    """Check as `check_request`; on a terminal the log is all, unless for `json`."""
+    figures = check_request(**flags)
+    return figures if json or not sys.stdout.isatty() else None
+
+
+def check_request(
     *,
     config: ConfigRequest,
     workdir: Path | None,
@@ -29,13 +35,11 @@ def run(
     output: Path | None,
     topology: str | None = None,
     before: Path | None = None,
-    json: bool = False,
-) -> dict | None:
+) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report.
 
     With a `topology` the programs alone are checked, for these accelerators;
-    "NAME,auto" searches the best arrangement. On a terminal the log is the report, and
-    the figures are returned only if `json` asks for them.
+    "NAME,auto" searches the best arrangement.
     """
     require_output(output, [".html"] if topology else [".html", ".tsv"])
     if output is not None and output.suffix == ".html":  # a package may be missing
@@ -48,23 +52,21 @@ def run(
             )
         from jaxformer.commands import check_topology
 
-        figures = check_topology.run(
+        return check_topology.run(
             config=config, workdir=workdir, topology=topology, before=before,
             output=output,
         )  # fmt: skip
-    elif before is not None:
+    if before is not None:
         raise InputError("--before is for a check with --topology; add it")
-    elif workdir is not None:
-        figures = check(config, Workdir(workdir), memory_gib, output)
-    elif config.values is config.init_from is None:
+    if workdir is not None:
+        return check(config, Workdir(workdir), memory_gib, output)
+    if config.values is config.init_from is None:
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
-    else:
-        logger.info("check: the prepared text is kept only with --workdir")
-        with temporary_folder("jaxformer-check-") as folder:
-            figures = check(config, Workdir(folder), memory_gib, output)
-    return figures if json or not sys.stdout.isatty() else None
+    logger.info("check: the prepared text is kept only with --workdir")
+    with temporary_folder("jaxformer-check-") as folder:
+        return check(config, Workdir(folder), memory_gib, output)
 
 
 def check(
@@ -104,8 +106,9 @@ def check(
     used = estimates.report_memory(checked, plan)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
+        room = budget if memory_gib else estimates.room_of_step(budget)
         largest = {
-            name: estimates.search_microbatch(checked, plan, budget, again)
+            name: estimates.search_microbatch(checked, plan, room, again)
             for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps

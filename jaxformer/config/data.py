@@ -186,13 +186,6 @@ class DataConfig(Section, name="data"):
                     f"data.{key}=en"
                 )
 
-    def require_codes(self) -> None:
-        """Raise InputError for the name of a language in place of its code."""
-        for key in ("source_language", "target_language"):
-            name = getattr(self, key)
-            if len(name) > 3 and name.isalpha() and (code := language_code(name)):
-                raise InputError(f"data.{key} is {name!r}; write its code, {code}")
-
     @property
     def splits_each_epoch(self) -> bool:
         """Whether training splits words anew in each epoch."""

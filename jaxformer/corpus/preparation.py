@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import DataConfig, language_code
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, names_of, read_index
@@ -98,7 +98,10 @@ def prepare(
         return prepared
     start = time.monotonic()
     for part in config.parts.values():
-        part.data.require_codes()
+        for key in ("source_language", "target_language"):
+            name = getattr(part.data, key)
+            if len(name) > 3 and (code := language_code(name)):
+                raise InputError(f"data.{key} is {name!r}; write its code, {code}")
         flaws([("", "")], part.data, part.data.drop or ())  # languages are known
     if pipeline:
         pipeline.begin(config)

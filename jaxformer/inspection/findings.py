@@ -23,47 +23,38 @@ SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
 _MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
+_FOREIGN = 0, "language"
+_SMALL = 0.001  # share of pairs of the warnings that share a line
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
-# and the share of pairs up to which there is no warning: every corpus has some names,
-# odd sentences and rare characters.
+# the share of pairs up to which there is no warning, as every corpus has some names and
+# rare characters, and the key or the value of `data.drop` that drops them.
 KINDS = {
     "pair_overlap": ("that train has too", 0),
     "source_overlap": ("with a source that train has too", 0),
     "target_overlap": ("with a target that train has too", 1),
-    "swapped": ("with source and target swapped", 0),
-    "source_in_target_language": ("with a source in the target's language", 0),
-    "target_in_source_language": ("with a target in the source's language", 0),
-    "source_in_neither": ("with a source in neither language", 0.001),
-    "target_in_neither": ("with a target in neither language", 0.001),
+    "swapped": ("with source and target swapped", 0, "swapped"),
+    "source_in_target_language": ("with a source in the target's language", *_FOREIGN),
+    "target_in_source_language": ("with a target in the source's language", *_FOREIGN),
+    "source_in_neither": ("with a source in neither language", 0.001, "language"),
+    "target_in_neither": ("with a target in neither language", 0.001, "language"),
     "shifted": ("in blocks that fit better shifted by a line", 0),
     "header": ("that name the languages, a header of columns", 0),
-    "source_entities": ("with HTML entities in the source", 0.001),
-    "target_entities": ("with HTML entities in the target", 0.001),
-    "source_mojibake": ("with a source that was decoded wrongly", 0),
-    "target_mojibake": ("with a target that was decoded wrongly", 0),
-    "source_quotes": ("with a spreadsheet's doubled quotes in the source", 0),
-    "target_quotes": ("with a spreadsheet's doubled quotes in the target", 0),
-    "identical_sides": ("with the same text on both sides", 0.005),
+    "entities": ("with HTML entities", 0.001, "entities"),
+    "mojibake": ("with a side that was decoded wrongly", 0, "mojibake"),
+    "quotes": ("with a spreadsheet's doubled quotes", 0, "quotes"),
+    "identical_sides": ("with the same text on both sides", 0.005, "copy"),
     "source_blank": ("with a blank source", 0),
     "target_blank": ("with a blank target", 0),
     "source_characters": ("with odd characters in the source", 0),
     "target_characters": ("with odd characters in the target", 0),
     "source_unknown": ("with source words unknown to the tokeniser", 0.01),
     "target_unknown": ("with target words unknown to the tokeniser", 0.01),
-    "pair_repeated": ("that repeat an earlier pair", 0),
+    "pair_repeated": ("that repeat an earlier pair", 0, "deduplicate"),
     "source_repeated": ("with the source of an earlier pair", 1),
     "target_repeated": ("with the target of an earlier pair", 1),
 }
-
-
-# By key of `data.drop`, the kinds of findings that it removes from train.
-_CURED = {
-    "swapped": "swapped", "language": "_in_", "copy": "identical", "quotes": "_quotes",
-    "entities": "_entities", "mojibake": "_mojibake",
-}  # fmt: skip
-_SMALL = 0.001  # share of pairs of warnings that are told in one line
 
 
 _wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
@@ -82,6 +73,7 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
     What `config` lets preparing drop from train by intention is left out.
     """
     lost, found = [], []
+    cures = {*(config.drop or ()), "deduplicate" if config.deduplicate else ""}
     for name, split in corpus["splits"].items():
         for key, reason in (("max_length", "too_long"), ("max_ratio", "ratio")):
             count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
@@ -96,13 +88,10 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
         if kind in ("source_repeated", "target_repeated"):
             count = next(iter(finding["labels"].values()))["pairs"]
             usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
-        cured = [_CURED[key] for key in config.drop or ()]
-        cured += ["pair_repeated"] * config.deduplicate
-        is_cured = title.startswith("train") and any(part in kind for part in cured)
+        is_cured = title.startswith("train") and {*KINDS[kind][2:]} & cures
         if count > usual and not is_cured:
             found.append(Finding(title, count / pairs))
-    by_share = sorted(found, key=lambda finding: -finding.share)
-    return lost + by_share
+    return lost + sorted(found, key=lambda finding: -finding.share)
 
 
 def describe(corpus: Described, found: Sequence[Finding]) -> str:
@@ -111,13 +100,11 @@ def describe(corpus: Described, found: Sequence[Finding]) -> str:
     small = [each.title for each in found if each.share < _SMALL]
     if len(small) > 1:
         small = [f"{len(small)} of less than {_SMALL:.1%}: {'; '.join(small)}"]
-    names: dict[str, list[str]] = {}
-    for name, reason in corpus["left_out"].items():  # each reason once
-        names.setdefault(reason, []).append(name)
+    reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
         *(part for each in lines + small for part in _wrapped(f"- {each}")),
-        *(f"not inspected: {', '.join(own)}: {why}" for why, own in names.items()),
+        *(f"not inspected: {reason}" for reason in reasons),
     ]
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
@@ -190,7 +177,7 @@ def without_text(corpus: object) -> object:
 
 def _findings(corpus: Described) -> Iterator[tuple[str, dict, int, str]]:
     """Yield kind, finding, pairs of the split, and "train: 3 pairs of 10 with ..."."""
-    for kind, (words, _) in KINDS.items():
+    for kind, (words, *_) in KINDS.items():
         for name, split in corpus["splits"].items():
             finding = split["findings"].get(kind, {"pairs": 0})
             if count := finding["pairs"]:

@@ -129,9 +129,10 @@ class Split:
                     self.findings[f"{side}_blank"].add(index)
                 if odd := count_odd_characters(raw):
                     self.findings[f"{side}_characters"].add(index, odd)
-                for kind, has in OF_TEXTS.items():
-                    if has(raw):
-                        self.findings[f"{side}_{kind}"].add(index)
+        for kind, has in OF_TEXTS.items():
+            for index, pair in enumerate(chunk, self.pairs):
+                if any(map(has, pair)):
+                    self.findings[kind].add(index)
         for index in np.flatnonzero(find_shifted(sources, targets)).tolist():
             self.findings["shifted"].add(self.pairs + index)
         for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):

@@ -5,22 +5,20 @@ import html
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from ftfy import fix_encoding
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError
+from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
-
-if TYPE_CHECKING:
-    from jaxformer.text.languages import Languages
 
 logger = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
+_open_languages = functools.lru_cache(4)(Languages)
 _USUAL = 0.02, 10  # share and number of pairs in another language without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
 # The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
@@ -51,29 +49,22 @@ def flaws(
     lacks.
     """
     found = {kind: np.zeros(len(pairs), bool) for kind in kinds}
-    if not found:
+    if not found or not pairs:
         return found
     raw = [(s.removeprefix(config.tag).strip(), target) for s, target in pairs]
     texts = [(normalise(source), normalise(target)) for source, target in raw]
     if found.keys() & {*_LANGUAGES}:
-        languages = _languages(config.source_language, config.target_language)
-        for index, kind, *_ in languages.judge(*zip(*texts, strict=True)):
-            kind = kind if kind == "swapped" else "language"
-            if kind in found:
-                found[kind][index] = True
+        codes = config.source_language, config.target_language
+        judged = _open_languages(codes).judge(*zip(*texts, strict=True))
+        for index, kind, *_ in judged:
+            if (flaw := kind if kind == "swapped" else "language") in found:
+                found[flaw][index] = True
     for kind, has in OF_TEXTS.items():
         if kind in found:
             found[kind][:] = [has(source) or has(target) for source, target in raw]
     if "copy" in found:
         found["copy"][:] = [source == target for source, target in texts]
     return found
-
-
-@functools.lru_cache(4)
-def _languages(*codes: str) -> "Languages":
-    from jaxformer.text.languages import Languages  # which few commands need
-
-    return Languages(codes)
 
 
 def require_languages(

@@ -19,10 +19,6 @@ from jaxformer.text.tfds import read_tfds
 Pair = tuple[str, str]  # source sentence, target sentence
 SPLITS = ("train", "dev", "test")
 CHUNK = 2**13  # pairs that a process has in memory at a time
-_FROM_CSV = (
-    """python -c 'import csv, sys; [print(*(" ".join(cell.split()) for cell in row), """
-    """sep="\\t") for row in csv.reader(sys.stdin)]' < FILE > NEW"""
-)
 SHARD = 2**17  # pairs of a shard, those that are dropped included
 
 
@@ -138,12 +134,12 @@ def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, tab, rest = line.partition("\t")
         if not tab and line.strip():  # a blank line is a blank pair
-            remedy = "source<TAB>target"
-            if "," in line or path.suffix == ".csv":
-                remedy += f". If the file is CSV, convert it: {_FROM_CSV}"
+            how = (
+                "import csv, sys; [print(*r, sep='\\t') for r in csv.reader(sys.stdin)]"
+            )
             raise InputError(
                 f"{file_name(path)}, line {number}: one column where two are needed, "
-                f"{remedy}"
+                f'source<TAB>target; convert CSV with python -c "{how}"'
             )
         yield source, rest.partition("\t")[0]
 

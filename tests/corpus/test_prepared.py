@@ -277,9 +277,9 @@ DAMAGED = [
     ("x.jsonl", b'{"en": "a", "de": 7}', "1: column de is 7; it must be text"),
     ("x.jsonl", b'{"en": "a", "fr": "b"}', "no column de; set data.columns .* en, fr$"),
     (
-        "x.csv",
+        "x.tsv",
         b'"a, b",c\n',
-        r"source<TAB>target\. If the file is CSV, convert it: pyt",
+        r"source<TAB>target; convert CSV with python -c",
     ),
     ("x.tsv", b"a\tb\n \nc\n", r"x\.tsv, line 3: one column where two are needed"),
     ("x.parquet", b"no parquet", r"x\.parquet cannot be read as Parquet"),

@@ -101,9 +101,9 @@ def test_all_mistakes_are_found_and_no_others(found):
         "target_in_neither": (1, ["a1.de.gz:30"]),
         "identical_sides": (1, ["a2.en:5"]),
         "target_blank": (1, ["a2.de.gz:7"]),
-        "source_entities": (1, ["a2.en:21"]),
-        "target_mojibake": (1, ["a2.de.gz:21"]),
-        "target_quotes": (1, ["a2.de.gz:23"]),
+        "entities": (1, ["a2.en:21"]),
+        "mojibake": (1, ["a2.en:21"]),
+        "quotes": (1, ["a2.en:23"]),
         "source_characters": (2, ["a1.en:10", "a2.en:9"]),
         "target_characters": (1, ["a1.de.gz:10"]),
     }
