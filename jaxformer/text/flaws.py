@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
-_open_languages = functools.lru_cache(4)(Languages)
+_open_languages = functools.cache(Languages)
 _USUAL = 0.02, 10  # share and number of pairs in another language without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
 # The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
