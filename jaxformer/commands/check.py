@@ -21,13 +21,7 @@ from jaxformer.system.files import require_output, temporary_folder, write_atomi
 logger = logging.getLogger(__name__)
 
 
-def run(*, json: bool = False, **flags: object) -> dict | None:
-    """Check as `check_request`; on a terminal the log is all, unless for `json`."""
-    figures = check_request(**flags)
-    return figures if json or not sys.stdout.isatty() else None
-
-
-def check_request(
+def run(
     *,
     config: ConfigRequest,
     workdir: Path | None,
@@ -35,11 +29,13 @@ def check_request(
     output: Path | None,
     topology: str | None = None,
     before: Path | None = None,
-) -> dict:
+    json: bool = False,
+) -> dict | None:
     """Check a config, or the run of a workdir; return the figures of the report.
 
     With a `topology` the programs alone are checked, for these accelerators;
-    "NAME,auto" searches the best arrangement.
+    "NAME,auto" searches the best arrangement. On a terminal the log is the report, and
+    nothing is returned without `json`.
     """
     require_output(output, [".html"] if topology else [".html", ".tsv"])
     if output is not None and output.suffix == ".html":  # a package may be missing
@@ -52,21 +48,23 @@ def check_request(
             )
         from jaxformer.commands import check_topology
 
-        return check_topology.run(
+        figures = check_topology.run(
             config=config, workdir=workdir, topology=topology, before=before,
             output=output,
         )  # fmt: skip
-    if before is not None:
+    elif before is not None:
         raise InputError("--before is for a check with --topology; add it")
-    if workdir is not None:
-        return check(config, Workdir(workdir), memory_gib, output)
-    if config.values is config.init_from is None:
+    elif workdir is not None:
+        figures = check(config, Workdir(workdir), memory_gib, output)
+    elif config.values is config.init_from is None:
         raise InputError(
             "there is nothing to check: give --config=..., --workdir=... or both"
         )
-    logger.info("check: the prepared text is kept only with --workdir")
-    with temporary_folder("jaxformer-check-") as folder:
-        return check(config, Workdir(folder), memory_gib, output)
+    else:
+        logger.info("check: the prepared text is kept only with --workdir")
+        with temporary_folder("jaxformer-check-") as folder:
+            figures = check(config, Workdir(folder), memory_gib, output)
+    return figures if json or not sys.stdout.isatty() else None
 
 
 def check(

@@ -19,24 +19,26 @@ def find_shifted(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     count = len(sources)
     lengths = [np.log1p([*map(len, side)]) for side in (sources, targets)]
     words = [[{*text.lower().split()} for text in side] for side in (sources, targets)]
-    ratios = lengths[1] - lengths[0]
-    usual = np.median(ratios)
-    spread = max(0.1, 1.5 * np.median(abs(ratios - usual)))
+    found = np.zeros(count, bool)
+    if count <= _BLOCK:
+        return found
+    own = {k: np.arange(max(0, -k), min(count, count - k)) for k in (0, -1, 1)}
+    ratios = {k: lengths[1][own[k] + k] - lengths[0][own[k]] for k in own}
+    usual = {k: np.median(ratios[k]) for k in own}
+    # The whole text may be shifted.
+    spread = max(0.1, min(1.5 * np.median(abs(ratios[k] - usual[k])) for k in own))
 
     def fit(shift: int) -> np.ndarray:
-        scores = np.full(count, -_MOST)
-        own = np.arange(max(0, -shift), min(count, count - shift))
-        ratios = lengths[1][own + shift] - lengths[0][own]
-        scores[own] = -np.minimum(((ratios - usual) / spread) ** 2 / 2, _MOST)
-        pairs = ((words[0][line], words[1][line + shift]) for line in own.tolist())
-        scores[own] += [
-            _WORD * min(2, len(source & target)) for source, target in pairs
-        ]
+        scores, lines = np.full(count, -_MOST), own[shift]
+        deviations = (ratios[shift] - usual[shift]) / spread
+        scores[lines] = -np.minimum(deviations**2 / 2, _MOST)
+        pairs = ((words[0][line], words[1][line + shift]) for line in lines.tolist())
+        scores[lines] += [_WORD * min(2, len(one & other)) for one, other in pairs]
         return scores
 
-    found, straight = np.zeros(count + _BLOCK, bool), fit(0)
-    for shift in (-1, 1) if count > _BLOCK else ():
+    straight = fit(0)
+    for shift in (-1, 1):
         gain = np.convolve(fit(shift) - straight, np.ones(_BLOCK), "valid")
         for start in np.flatnonzero(gain > _SURE):
             found[start : start + _BLOCK] = True
-    return found[:count]
+    return found
