@@ -83,7 +83,7 @@ def check(
             prepare_run,
             warn_of_update_size,
         )
-        from jaxformer.training.memory import device_budget
+        from jaxformer.training.memory import device_budget, places
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
             checked = open_run(run.path, config)
@@ -104,7 +104,7 @@ def check(
     used = estimates.report_memory(checked, plan)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
-        room = budget if memory_gib else estimates.room_of_step(budget)
+        room = budget if memory_gib else budget // places()
         largest = {
             name: estimates.search_microbatch(checked, plan, room, again)
             for name, again in (("plain", False), ("rematerialised", True))

@@ -23,7 +23,7 @@ from jaxformer.runs.run import Run
 from jaxformer.system.cores import usable_cores
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
-from jaxformer.training.memory import CPU_PLACES, GIB, largest_microbatch, step_memory
+from jaxformer.training.memory import GIB, largest_microbatch, places, step_memory
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 
@@ -168,21 +168,13 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
-    times = CPU_PLACES if devices[0].platform == "cpu" else 1
-    memory = memory._replace(temporary=times * memory.temporary)
+    memory = memory._replace(temporary=places() * memory.temporary)
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
-        "            activations and gradients%s, %s other outputs",
-        *map(in_gib, (sum(memory), *memory[:2])),
-        f", {times} times as freed memory is kept" if times > 1 else "",
-        in_gib(memory.outputs),
-    )
+        "            activations and gradients, in %d place(s), %s other outputs",
+        *map(in_gib, (sum(memory), *memory[:2])), places(), in_gib(memory.outputs),
+    )  # fmt: skip
     return sum(memory)
-
-
-def room_of_step(budget: int) -> int:
-    """The bytes that one train step may take of those that devices here have."""
-    return budget // (CPU_PLACES if jax.default_backend() == "cpu" else 1)
 
 
 def search_microbatch(

@@ -22,11 +22,6 @@ GUESSES = 3  # programs compiled after the first two, at most
 MEMORY_INFO = Path("/proc/meminfo")
 
 
-# A process on CPUs keeps freed memory (`jaxformer.system.allocator`), and an update may
-# find the place of the last one in use: ten updates of 1.2 GB take 3.6 GB.
-CPU_PLACES = 3
-
-
 class StepMemory(NamedTuple):
     """Bytes that a program takes on each device."""
 
@@ -95,6 +90,15 @@ def device_budget(gib: float | None) -> int | None:
         return None
     kibibytes = re.search(r"MemAvailable: +(\d+)", MEMORY_INFO.read_text())[1]
     return int(kibibytes) * 1024 // jax.local_device_count()
+
+
+def places() -> int:
+    """Return in how many places of the heap the updates of a run put temporary memory.
+
+    On CPUs a process keeps freed memory (`jaxformer.system.allocator`), and small
+    blocks may be in the place of the last update: ten updates of 1.2 GB took 3.6 GB.
+    """
+    return 3 if jax.default_backend() == "cpu" else 1
 
 
 def require_memory(state: object) -> None:
