@@ -37,6 +37,8 @@ def get_config() -> ConfigDict:
             "max_length": 256,
             "max_ratio": 4.0,
             "deduplicate": True,
+            "drop": config_dict.placeholder(tuple),
+            "max_foreign": 0.5,
             "seed": 0,
             "tag": "",
             "corpora": (),

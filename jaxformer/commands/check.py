@@ -5,6 +5,8 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 """
 
 import logging
+import os
+import sys
 from pathlib import Path
 
 from jaxformer.config.data import DataConfig
@@ -27,15 +29,17 @@ def run(
     output: Path | None,
     topology: str | None = None,
     before: Path | None = None,
-) -> dict:
+    json: bool = False,
+) -> dict | None:
     """Check a config, or the run of a workdir; return the figures of the report.
 
     With a `topology` the programs alone are checked, for these accelerators;
-    "NAME,auto" searches the best arrangement.
+    "NAME,auto" searches the best arrangement. On a terminal the log is the report, and
+    nothing is returned without `json`.
     """
-    if output is not None:  # fails early if a package is missing
+    require_output(output, [".html"] if topology else [".html", ".tsv"])
+    if output is not None and output.suffix == ".html":  # a package may be missing
         import jaxformer.reports.page  # noqa: F401
-    require_output(output, [".html"])
     if topology is not None:
         if memory_gib is not None:
             raise InputError(
@@ -44,25 +48,28 @@ def run(
             )
         from jaxformer.commands import check_topology
 
-        return check_topology.run(
+        figures = check_topology.run(
             config=config, workdir=workdir, topology=topology, before=before,
             output=output,
         )  # fmt: skip
-    if before is not None:
+    elif before is not None:
         raise InputError("--before is for a check with --topology; add it")
-    if workdir is not None:
-        return check(config, Workdir(workdir), memory_gib, output)
-    if config.values is config.init_from is None:
+    elif workdir is not None:
+        figures = check(config, Workdir(workdir), memory_gib, output)
+    elif config.values is config.init_from is None:
         raise InputError("there is nothing to check: give --config=FILE, a run or both")
-    logger.info("check: the prepared text is kept only with --workdir")
-    with temporary_folder("jaxformer-check-") as folder:
-        return check(config, Workdir(folder), memory_gib, output)
+    else:
+        logger.info("check: the prepared text is kept only with --workdir")
+        with temporary_folder("jaxformer-check-") as folder:
+            figures = check(config, Workdir(folder), memory_gib, output)
+    return figures if json or not sys.stdout.isatty() else None
 
 
 def check(
     config: ConfigRequest, run: Workdir, memory_gib: float | None, output: Path | None
 ) -> dict:
     """Report on plan, text, memory and time."""
+    load = os.getloadavg()[0]  # before the work of this command
     text = run.resolve(config, run.recorded()).data
     with inspect_in_background(text) as inspected:
         # The other process reads while these modules are imported.
@@ -74,7 +81,7 @@ def check(
             prepare_run,
             warn_of_update_size,
         )
-        from jaxformer.training.memory import device_budget
+        from jaxformer.training.memory import device_budget, places
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
             checked = open_run(run.path, config)
@@ -90,19 +97,22 @@ def check(
         figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspected()
     add_pieces(corpus, text, prepared)
-    report_text(corpus, text, output)
+    warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
     used = estimates.report_memory(checked, plan)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
+        room = budget if memory_gib else budget // places()
         largest = {
-            name: estimates.search_microbatch(checked, plan, budget, again)
+            name: estimates.search_microbatch(checked, plan, room, again)
             for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps
     seconds = estimates.seconds_per_update(flops, checked.model)
     figures |= {
         "corpus": corpus,
+        "warnings": warnings,
+        "load": load,
         "measured_quality": estimates.report_quality(figures["pairs"]),
         "bytes_per_device": used,
         "bytes_available": budget,
@@ -115,15 +125,23 @@ def check(
     return figures
 
 
-def report_text(corpus: Described, config: DataConfig, output: Path | None) -> None:
-    """Log the findings in the text; with `output` write them also as a page."""
-    warnings = findings.warnings(corpus, deduplicate=config.deduplicate)
+def report_text(corpus: Described, config: DataConfig, output: Path | None) -> int:
+    """Log the findings in the text; return the number of warnings.
+
+    With `output` write a page, or a table of all findings.
+    """
+    warnings = findings.warnings(corpus, config)
     logger.info(findings.describe(corpus, warnings))
-    if output is not None:
+    if output is not None and output.suffix == ".tsv":
+        write_atomically(output, *findings.table(corpus, config))
+        logger.info("findings    %s", output)
+    elif output is not None:
         from jaxformer.reports import page
 
         lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
         values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
-        values["sections"] = findings.sections(corpus)
+        values |= {"sections": findings.sections(corpus)}
+        values |= {"anchors": findings.anchors(corpus)}
         write_atomically(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)
+    return len(warnings)

@@ -86,7 +86,7 @@ FLAG_LIST = (
     Flag("phrases", Path, "File whose line N has the phrases that the translation of "
          "line N contains, separated by tabs."),
     Flag("json", bool, "Write JSON lines, with scores or the log-probability of each "
-         "piece.", False),
+         "piece; check: print its JSON also on a terminal.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
          "attends to most.", False),
     Flag("units", str, "Units of the links: words, which spaces separate, or the "
@@ -175,7 +175,7 @@ COMMANDS = {
     "check": Command(
         "Say what a run would do, here or on accelerators that are not here, and what "
         "its text holds; trains nothing.",
-        ("init_from", "memory_gib", "output", "topology", "before"),
+        ("init_from", "memory_gib", "output", "topology", "before", "json"),
         needs_workdir=False,
     ),
     "translate": Command(

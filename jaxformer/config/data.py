@@ -17,6 +17,8 @@ from jaxformer.tokens import require_plain
 logger = logging.getLogger(__name__)
 
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
+# Kinds of pairs that `data.drop` may have: `jaxformer.text.flaws` finds them.
+DROPPED = ("swapped", "language", "copy", "entities", "mojibake", "quotes")
 
 
 def base_language(code: str) -> str:
@@ -40,9 +42,23 @@ def language_and_script(code: str) -> tuple[str, str]:
     return re.split("[-_]", code)[0].lower(), "Latn"
 
 
+@functools.cache
+def language_code(name: str) -> str:
+    """Return the ISO 639 code of an English name of a language, "" for other words."""
+    from langcodes.registry_parser import parse_registry
+
+    for entry in parse_registry():
+        names = map(str.casefold, entry.get("Description", ()))
+        if entry["Type"] == "language" and name.casefold() in names:
+            return entry["Subtag"]
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Section, name="data"):
     """Which text, and how it becomes tokens."""
+
+    of_corpus = ""  # " of corpus NAME", for messages about one of `corpora`
 
     corpus: str = setting(
         'Kind of text, which says what train, dev and test are: "files" (two paths or '
@@ -110,6 +126,18 @@ class DataConfig(Section, name="data"):
         "Most tokens of a pair's longer side for each of the shorter side.", least=1
     )
     deduplicate: bool = setting("Drop training pairs that occurred before.")
+    drop: tuple[str, ...] | None = setting(
+        "Training pairs to drop: with sides swapped or in another language, a target "
+        "that is its source, HTML entities, mojibake, a spreadsheet's doubled quotes.",
+        choices=DROPPED,
+    )
+    max_foreign: float | None = setting(
+        "Refuse text of which a larger share is exchanged or in other languages, by "
+        "2,000 pairs and py3langid, unless it lacks the language. None: no check.",
+        least=0,
+        most=1,
+        free=True,
+    )
     seed: int = setting("Seed of samples and of the built-in corpus.", **SEED)
     tag: str = setting(
         "Begins each source, one piece of the vocabulary such as >>de<<; it tells a "
@@ -177,8 +205,10 @@ class DataConfig(Section, name="data"):
 
     @property
     def direction(self) -> str:
-        """Source and target language, such as "en-de"."""
-        return f"{self.source_language}-{self.target_language}"
+        """Source and target language, such as "en-de"; of several "en-de, en-fr"."""
+        parts = (part.data for part in self.parts.values())
+        pairs = (f"{each.source_language}-{each.target_language}" for each in parts)
+        return ", ".join(dict.fromkeys(pairs))
 
     @functools.cached_property
     def parts(self) -> dict[str, "WeightedCorpus"]:
@@ -201,13 +231,15 @@ class DataConfig(Section, name="data"):
             if name in parts or name == "mean":  # which scores take
                 raise InputError(f"{where} is called {name}; use another name")
             config = dataclasses.replace(self, corpora=(), temperature=None, **own)
-            parts[name] = WeightedCorpus(
-                config, read_weights(where, corpus.get("weight", 1.0))
-            )
+            object.__setattr__(config, "of_corpus", f" of corpus {name}")
+            weights = read_weights(where, corpus.get("weight", 1.0))
+            # Without training text it is for validation and tests.
+            parts[name] = WeightedCorpus(config, weights if config.train else {0: 0.0})
         for update in _updates(parts):
             if not any(part.weight(update) for part in parts.values()):
                 raise InputError(
-                    f"all weights of data.corpora are 0 at update {update}; raise one"
+                    f"all weights of data.corpora are 0 at update {update}; raise one "
+                    "of a corpus with a text data.train"
                 )
         return parts
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import DataConfig, language_code
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
 from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, names_of, read_index
@@ -57,6 +57,7 @@ from jaxformer.system.progress import Progress, progress
 from jaxformer.system.worker import ordered_map
 from jaxformer.text import sources
 from jaxformer.text.cleaning import Chunk, CleanChunk, CorpusReport, clean_chunk
+from jaxformer.text.flaws import SAMPLE, flaws, require_languages
 from jaxformer.text.sources import Pair, read_split
 from jaxformer.text.text_hash import TextChangedError
 from jaxformer.text.tokenizer import Tokenizer
@@ -96,12 +97,20 @@ def prepare(
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
     start = time.monotonic()
+    for part in config.parts.values():
+        for key in ("source_language", "target_language"):
+            name = getattr(part.data, key)
+            if len(name) > 3 and (code := language_code(name)):
+                raise InputError(f"data.{key} is {name!r}; write its code, {code}")
+        flaws([("", "")], part.data, part.data.drop or ())  # languages are known
     if pipeline:
         pipeline.begin(config)
     # Before the long work: it may be missing.
     dev = {name: read_split(data, "dev") for name, data in config.dev_texts.items()}
-    for name, (sentences, _) in dev.items():
-        if not sentences:
+    for name, sides in dev.items():
+        pairs = [*zip(*sides, strict=True)]
+        require_languages(pairs[:SAMPLE], "dev", config.parts[name].data)
+        if not pairs:
             raise InputError(
                 f"the dev split {name and f'of {name} '}is empty; change data.dev"
             )

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,7 @@ from jaxformer.system.files import GONE, entries, remove, url_of, write_atomical
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
 from jaxformer.text.duplicates import PairHashes
+from jaxformer.text.flaws import SAMPLE, require_languages
 from jaxformer.text.locations import size_and_time
 from jaxformer.text.sources import Pair, in_chunks, read_pairs, read_parts
 from jaxformer.text.text_hash import TextChangedError, TextHash, hash_of_texts
@@ -85,6 +87,10 @@ def survey_text(
             remove(path)
     samples = VocabularySamples(config) if tokenizer is None else None
     if pipeline:
+        for data in config.training_texts.values():
+            require_languages(
+                [*islice(read_pairs(data, "train"), SAMPLE)], "train", data
+            )
         pairs, shards = pipeline.survey(folder, config, samples)
     else:
         pairs, shards = _read(folder, config, samples)
@@ -169,10 +175,13 @@ def _read(
             hashing = nullcontext()
             if data.deduplicate:
                 hashing = closing(PairHashes(folder / "hashes"))
-            texts[name] = text = TextHash()
+            texts[name], sample, step = (text := TextHash()), [], 1
             with hashing as hashes:
                 for chunk in in_chunks(read_pairs(data, "train")):
                     text.add(chunk)
+                    sample += chunk[::step]
+                    while len(sample) > 2 * SAMPLE:  # from all of the text
+                        sample, step = sample[::2], 2 * step
                     if hashes:
                         hashes.add(chunk)
                     if samples:
@@ -181,6 +190,7 @@ def _read(
                     read.update(len(chunk))
                 if hashes:
                     save_array(folder / f"repeated.{number}.npy", hashes.repeated())
+            require_languages(sample, "train", data)
     pairs = {name: text.pairs for name, text in texts.items()}
     return pairs, {name: text.shards for name, text in texts.items()}
 

@@ -1,51 +1,86 @@
 """Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
+import functools
 import math
+import re
+import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.config.data import DataConfig
 from jaxformer.inspection.text_findings import Described
+from jaxformer.inspection.text_findings import place as place_of
 from jaxformer.system.errors import printable
+from jaxformer.text.sources import read_parts
 from jaxformer.tokens import SIDES
 
 SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
+_MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
+_FOREIGN = 0, "language"
+_SMALL = 0.001  # share of pairs of the warnings that share a line
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
-# and the share of pairs up to which there is no warning: every corpus has some names,
-# odd sentences and rare characters.
+# the share of pairs up to which there is no warning, as every corpus has some names and
+# rare characters, and the key or the value of `data.drop` that drops them.
 KINDS = {
     "pair_overlap": ("that train has too", 0),
     "source_overlap": ("with a source that train has too", 0),
     "target_overlap": ("with a target that train has too", 1),
-    "swapped": ("with source and target swapped", 0),
-    "source_in_target_language": ("with a source in the target's language", 0),
-    "target_in_source_language": ("with a target in the source's language", 0),
-    "source_in_neither": ("with a source in neither language", 0.001),
-    "target_in_neither": ("with a target in neither language", 0.001),
-    "identical_sides": ("with the same text on both sides", 0.005),
+    "swapped": ("with source and target swapped", 0, "swapped"),
+    "source_in_target_language": ("with a source in the target's language", *_FOREIGN),
+    "target_in_source_language": ("with a target in the source's language", *_FOREIGN),
+    "source_in_neither": ("with a source in neither language", 0.001, "language"),
+    "target_in_neither": ("with a target in neither language", 0.001, "language"),
+    "shifted": ("in blocks that fit better shifted by a line", 0),
+    "header": ("that name the languages, a header of columns", 0),
+    "entities": ("with HTML entities", 0.001, "entities"),
+    "mojibake": ("with a side that was decoded wrongly", 0, "mojibake"),
+    "quotes": ("with a spreadsheet's doubled quotes", 0, "quotes"),
+    "identical_sides": ("with the same text on both sides", 0.005, "copy"),
     "source_blank": ("with a blank source", 0),
     "target_blank": ("with a blank target", 0),
     "source_characters": ("with odd characters in the source", 0),
     "target_characters": ("with odd characters in the target", 0),
     "source_unknown": ("with source words unknown to the tokeniser", 0.01),
     "target_unknown": ("with target words unknown to the tokeniser", 0.01),
-    "pair_repeated": ("that repeat an earlier pair", 0),
+    "pair_repeated": ("that repeat an earlier pair", 0, "deduplicate"),
     "source_repeated": ("with the source of an earlier pair", 1),
     "target_repeated": ("with the target of an earlier pair", 1),
 }
 
 
-def warnings(corpus: Described, *, deduplicate: bool) -> list[str]:
-    """Return the findings to act on, a line each.
+_wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
 
-    `deduplicate` says whether preparing drops repeated pairs of train.
+
+class Finding(NamedTuple):
+    """One kind of finding in a split: "train: 3 pairs of 10 with ...", to warn of."""
+
+    title: str
+    share: float  # of the pairs
+
+
+def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
+    """Return what to act on: what preparing drops, then by the share of pairs.
+
+    What `config` lets preparing drop from train by intention is left out.
     """
-    found = []
+    lost, found = [], []
+    cures = {*(config.drop or ()), "deduplicate" if config.deduplicate else ""}
+    for name, split in corpus["splits"].items():
+        for key, reason in (("max_length", "too_long"), ("max_ratio", "ratio")):
+            count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
+            if count > _MOST_DROPPED * pairs:
+                title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
+                title += f"are dropped by data.{key}={getattr(config, key)}; raise it"
+                lost.append(Finding(title, count / pairs))
     for kind, finding, pairs, title in _findings(corpus):
         count, chance = finding["pairs"], KINDS[kind][1] * pairs
         # In a small split one pair may be chance and still exceed the share.
@@ -53,18 +88,22 @@ def warnings(corpus: Described, *, deduplicate: bool) -> list[str]:
         if kind in ("source_repeated", "target_repeated"):
             count = next(iter(finding["labels"].values()))["pairs"]
             usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
-        is_dropped = kind == "pair_repeated" and title.startswith("train")
-        if count > usual and not (deduplicate and is_dropped):
-            found.append(title)
-    return found
+        is_cured = title.startswith("train") and {*KINDS[kind][2:]} & cures
+        if count > usual and not is_cured:
+            found.append(Finding(title, count / pairs))
+    return lost + sorted(found, key=lambda finding: -finding.share)
 
 
-def describe(corpus: Described, found: Sequence[str]) -> str:
+def describe(corpus: Described, found: Sequence[Finding]) -> str:
     """Return the report for a terminal: the warnings `found`, then the sections."""
+    lines = [each.title for each in found if each.share >= _SMALL]
+    small = [each.title for each in found if each.share < _SMALL]
+    if len(small) > 1:
+        small = [f"{len(small)} of less than {_SMALL:.1%}: {'; '.join(small)}"]
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
-        *(f"- {warning}" for warning in found),
+        *(part for each in lines + small for part in _wrapped(f"- {each}")),
         *(f"not inspected: {reason}" for reason in reasons),
     ]
     return "\n".join(
@@ -72,6 +111,29 @@ def describe(corpus: Described, found: Sequence[str]) -> str:
         for title, lines in {"corpus": summary, **sections(corpus)}.items()
         for number, line in enumerate(lines)
     )
+
+
+def anchors(corpus: Described) -> dict[str, str]:
+    """Return names for links to the findings, by their titles."""
+    titles = [title for *_, title in _findings(corpus)]
+    return {title: f"finding-{number}" for number, title in enumerate(titles)}
+
+
+def table(corpus: Described, config: DataConfig) -> Iterator[str]:
+    """Yield the lines of a TSV file with all pairs of all findings."""
+    yield "corpus\tfile\tline\tkind\tsource\ttarget\n"
+    for name, split in corpus["splits"].items():
+        kinds = defaultdict(list)
+        for kind, found in split["findings"].items():
+            for index in found["at"]:
+                kinds[index].append(kind)
+        _, part, data = config.texts[name]
+        pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
+        for index, pair in enumerate(pairs):
+            for kind in kinds.get(index, ()):
+                place = place_of(index, kind.partition("_")[0], split["files"])
+                cells = name, *map(str, place), kind, *pair
+                yield "\t".join(re.sub(r"[\t\r]", " ", each) for each in cells) + "\n"
 
 
 def sections(corpus: Described) -> dict[str, list[str]]:
@@ -106,15 +168,16 @@ def _describe_findings(corpus: Described) -> Iterator[str]:
 
 
 def without_text(corpus: object) -> object:
-    """Return a copy without quotations, for a line of JSON."""
+    """Return a copy without quotations and indices, for a line of JSON."""
     if isinstance(corpus, dict):
-        return {k: without_text(v) for k, v in corpus.items() if k != "text"}
+        left_out = "text", "at"
+        return {k: without_text(v) for k, v in corpus.items() if k not in left_out}
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 
 def _findings(corpus: Described) -> Iterator[tuple[str, dict, int, str]]:
     """Yield kind, finding, pairs of the split, and "train: 3 pairs of 10 with ..."."""
-    for kind, (words, _) in KINDS.items():
+    for kind, (words, *_) in KINDS.items():
         for name, split in corpus["splits"].items():
             finding = split["findings"].get(kind, {"pairs": 0})
             if count := finding["pairs"]:

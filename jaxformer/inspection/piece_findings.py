@@ -32,6 +32,8 @@ def add_pieces(corpus: Described, config: DataConfig, prepared: PreparedCorpus) 
     ]
     for label, split in corpus["splits"].items():
         name, part, data = config.texts[label]
+        if part == "train":
+            split["dropped"] = prepared.counts(name, part)["dropped"]
         if part != "test":
             pieces = [lengths - 1 for lengths in prepared.lengths(name, part)]  # no EOS
             for side, lengths in zip(SIDES, pieces, strict=True):
@@ -44,9 +46,8 @@ def add_pieces(corpus: Described, config: DataConfig, prepared: PreparedCorpus) 
         unknown = find_unknown(read_pairs(data, part), known, symbols)
         for kind, found in unknown.items():
             line = partial(place, side=kind.partition("_")[0], files=split["files"])
-            split["findings"][kind] = found.describe(
-                lambda index, line=line: {"place": line(index)}
-            )
+            described = found.describe(lambda index, at=line: {"place": at(index)})
+            split["findings"][kind] = described | {"at": [*found.at]}
 
 
 def ratio_percentiles(source: np.ndarray, target: np.ndarray) -> dict[int, float]:

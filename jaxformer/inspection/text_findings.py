@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig, SplitOf
+from jaxformer.config.data import DataConfig, SplitOf, language_code
+from jaxformer.inspection.alignment import find_shifted
 from jaxformer.system.errors import InputError
+from jaxformer.text.flaws import OF_TEXTS
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, TextPart, in_chunks, read_pairs, read_parts
 from jaxformer.tokens import SIDES
@@ -48,6 +50,7 @@ class TextFinding:
     count: int = 0  # a pair may have it several times
     labels: dict[str, "TextFinding"] = field(default_factory=dict)
     examples: list[tuple[float, int]] = field(default_factory=list)  # (odds, -index)
+    at: array = field(default_factory=lambda: array("q"))  # all indices
 
     def add(
         self, index: int, labels: Mapping[str, int] | None = None, odds: float = 0.0
@@ -57,6 +60,7 @@ class TextFinding:
         The examples with the highest odds are kept, the first ones of equal odds.
         """
         self.pairs += 1
+        self.at.append(index)
         self.count += sum((labels or {}).values()) or 1
         is_full = len(self.examples) == EXAMPLES
         keep = heapq.heappushpop if is_full else heapq.heappush
@@ -104,6 +108,8 @@ class Split:
         for part in parts:
             self.files.append((part.source, part.target, self.pairs))
             for chunk in in_chunks(part.pairs):
+                if self.pairs == self.files[-1][2] and is_header(chunk[0]):
+                    self.findings["header"].add(self.pairs)
                 self._inspect(chunk, languages)
                 self.pairs += len(chunk)
         if not self.pairs:
@@ -123,6 +129,12 @@ class Split:
                     self.findings[f"{side}_blank"].add(index)
                 if odd := count_odd_characters(raw):
                     self.findings[f"{side}_characters"].add(index, odd)
+        for kind, has in OF_TEXTS.items():
+            for index, pair in enumerate(chunk, self.pairs):
+                if any(map(has, pair)):
+                    self.findings[kind].add(index)
+        for index in np.flatnonzero(find_shifted(sources, targets)).tolist():
+            self.findings["shifted"].add(self.pairs + index)
         for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):
             self.hashes["pair"].append(hash(pair) if all(pair) else 0)
             if pair[0] and pair[0] == pair[1]:
@@ -139,6 +151,11 @@ def place(
     """Return the file that has that side of a pair, and its line from 1."""
     source, target, first = next(f for f in reversed(files) if f[2] <= index)
     return target if side == "target" else source, index - first + 1
+
+
+def is_header(pair: Pair) -> bool:
+    """Whether both sides are names of languages, as above the columns of a table."""
+    return all(text.isalpha() and language_code(text) for text in pair)
 
 
 def count_odd_characters(sentence: str) -> dict[str, int]:
@@ -165,7 +182,10 @@ def find_repeats(hashes: np.ndarray) -> TextFinding:
     values, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
     repeated = np.flatnonzero((counts > 1) & (values != 0))
     found = TextFinding()
-    found.pairs = found.count = int(counts[repeated].sum()) - len(repeated)
+    later = np.ones(len(hashes), bool)
+    later[firsts] = False
+    found.at.extend(np.flatnonzero(later & (hashes != 0)).tolist())
+    found.pairs = found.count = len(found.at)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
     for number, i in enumerate(largest_first[:_LABELS], start=1):
         indices = np.flatnonzero(hashes == values[i])[:_GROUP_EXAMPLES].tolist()
@@ -253,7 +273,7 @@ def _describe(
             side: {"words": dict(sorted(split.words[side].items()))} for side in SIDES
         },
         "findings": {
-            kind: found.describe(partial(example, kind=kind))
+            kind: found.describe(partial(example, kind=kind)) | {"at": [*found.at]}
             for kind, found in split.findings.items()
         },
     }

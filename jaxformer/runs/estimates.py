@@ -20,9 +20,10 @@ from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
+from jaxformer.system.cores import usable_cores
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
-from jaxformer.training.memory import GIB, largest_microbatch, step_memory
+from jaxformer.training.memory import GIB, largest_microbatch, places, step_memory
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 
@@ -167,11 +168,12 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
+    memory = memory._replace(temporary=places() * memory.temporary)
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
-        "            activations and gradients, %s other outputs",
-        *map(in_gib, (sum(memory), *memory)),
-    )
+        "            activations and gradients, in %d place(s), %s other outputs",
+        *map(in_gib, (sum(memory), *memory[:2])), places(), in_gib(memory.outputs),
+    )  # fmt: skip
     return sum(memory)
 
 
@@ -238,13 +240,21 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     updates = figures["updates_per_epoch"]
     seconds = figures["seconds_per_update_estimate"]
     epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
+    count, load, cores = figures["warnings"], figures["load"], usable_cores()
+    said = f"{count or 'no'} warning{'' if count == 1 else 's'}"
     lines = [
         f"verdict     {fits[figures['fits']]}: {memory} on each device",
+        f"{said} about the text{', listed above' if count else ''}",
         f"about {epoch} an epoch of {updates:,} updates, {seconds} s each",
         f"{figures['epochs']} epochs in training.steps={steps:,}, about {whole}",
         f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
         f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
+    if load > cores:
+        lines.append(
+            f"the machine was busy, with a load of {load:.1f} on {cores} cores: repeat "
+            "the check when it is idle, which may be several times faster"
+        )
     if figures["fits"] is False and figures["largest_microbatches"] is None:
         lines.append("to find the largest microbatch that fits, add --memory_gib=0")
     logger.info("\n            ".join(lines))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.config.data import DataConfig
+from jaxformer.text.flaws import flaws
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
@@ -53,7 +54,9 @@ class CorpusReport:
         return CorpusReport(**values | sides)
 
     def __add__(self, other: "CorpusReport") -> "CorpusReport":
-        dropped = {why: self.dropped[why] + other.dropped[why] for why in REASONS}
+        dropped = dict(self.dropped)
+        for why, count in other.dropped.items():  # which depend on `data.drop`
+            dropped[why] = dropped.get(why, 0) + count
         pairs, kept = self.pairs + other.pairs, self.kept + other.kept
         source, target = self.source + other.source, self.target + other.target
         return CorpusReport(pairs, kept, dropped, source, target)
@@ -116,6 +119,7 @@ def clean_chunk(
     - "ratio": the longer side has more than `max_ratio` times the tokens of the
       shorter, plus 5; EOS not counted.
     - "duplicate": an earlier pair has the same source and target.
+    - a kind of `data.drop`: `jaxformer.text.flaws`.
 
     With `data.versions` the report counts the tokens of the first version.
     """
@@ -131,6 +135,7 @@ def clean_chunk(
         checks = length_faults(np.stack([side.lengths for side in ids]), config)
         if chunk.repeated is not None:
             checks["duplicate"] = chunk.repeated
+        checks |= flaws(pairs, config, config.drop or ())
         for reason, fails in checks.items():
             report.dropped[reason] = int(fails[kept].sum())
             kept = kept[~fails[kept]]

@@ -5,6 +5,7 @@ that a finite-state machine recognises. py3langid classifies one sentence at a t
 here many go through the machine together, which is faster, with the same probabilities.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ from jaxformer.config.data import base_language
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import SIDES
 
+_load = functools.cache(load_model)
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported
 _NO_LANGUAGE = "zxx"  # the model's label for numbers, markup and the like
 _MOST = 500  # characters of a sentence that are classified
@@ -27,9 +29,7 @@ class Languages:
 
     def __init__(self, codes: tuple[str, str]) -> None:
         """Take two language codes. Raises InputError for one that the model lacks."""
-        weights, priors, labels, moves, rows, features = load_model(
-            MODEL_DIR / MODEL_FILE
-        )
+        weights, priors, labels, moves, rows, features = _load(MODEL_DIR / MODEL_FILE)
         self._codes, self.labels = [*map(base_language, codes)], np.array(labels)
         self._languages = np.array([*map(base_language, labels)])
         for code in self._codes:

@@ -26,11 +26,11 @@ _BLOCK = 2**18  # bytes of a file that are decoded at a time
 LONGEST = 2**24  # bytes of a line; one of JSON has the pieces of many hypotheses
 # How data that is no text begins, what it is and what to do.
 _KINDS = {
-    rb"\x1f\x8b": "gzip data; end its name in .gz, or decompress it",
-    rb"BZh[1-9]1AY&SY": "bzip2 data; end its name in .bz2, or decompress it",
-    rb"\x28\xb5\x2f\xfd": "Zstandard data; end its name in .zst, or decompress it",
-    rb"\xfd7zXZ": "xz data; decompress it with xz -d",
-    rb"PK\x03\x04": "a zip file; unzip it",
+    rb"\x1f\x8b": "gzip data; end its name in .gz, or use gzip -dc",
+    rb"BZh[1-9]1AY&SY": "bzip2 data; end its name in .bz2, or use bzip2 -dc",
+    rb"\x28\xb5\x2f\xfd": "Zstandard data; end its name in .zst, or use zstd -dc",
+    rb"\xfd7zXZ": "xz data; decompress it with xz -dc",
+    rb"PK\x03\x04": "a zip file; use unzip",
     rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32; convert it with iconv -f UTF-32 -t UTF-8",
     rb"\xff\xfe|\xfe\xff|(?:[^\0]\0){2}|(?:\0[^\0]){2}": (
         "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"

@@ -78,7 +78,8 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     def setting(key: str) -> str:
         if value := getattr(config, key):
             return value
-        raise InputError(f"the {split} split is missing: set data.{key}")
+        where = f"{split} split{config.of_corpus}"
+        raise InputError(f"the {where} is missing: set data.{key}")
 
     match kind, name:
         case "builtin", "grammar":
@@ -142,9 +143,12 @@ def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         source, tab, rest = line.partition("\t")
         if not tab and line.strip():  # a blank line is a blank pair
+            how = (
+                "import csv, sys; [print(*r, sep='\\t') for r in csv.reader(sys.stdin)]"
+            )
             raise InputError(
                 f"{file_name(path)}, line {number}: one column where two are needed, "
-                "source<TAB>target"
+                f'source<TAB>target; convert CSV with python -c "{how}"'
             )
         yield source, rest.partition("\t")[0]
 

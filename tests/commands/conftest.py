@@ -37,7 +37,7 @@ def get_config():
     config = wmt_base.get_config()
     config.data.update(
         corpus="directory", train="train", dev="dev", test="test", vocab_size=96,
-        character_coverage=1.0, max_length=32,
+        character_coverage=1.0, max_length=32, max_foreign=None,
     )
     config.batches.update(layout="packed", row_length=32, executor="python")
     config.model.update(

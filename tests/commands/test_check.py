@@ -3,6 +3,7 @@
 import functools
 import logging
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,9 +68,27 @@ def test_the_text_is_reported(result, text):
     assert "test.en" in result["corpus"]["left_out"]["test"]
 
 
-def test_pairs_that_preparing_drops_are_counted(check, workdir, result):
-    """A check of a prepared folder says it too."""
-    assert "1 empty, 1 duplicate dropped" in check(workdir=workdir).err
+@pytest.fixture
+def on_terminal(monkeypatch):
+    stdout = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("jaxformer.commands.check.sys", SimpleNamespace(stdout=stdout))
+
+
+def test_a_terminal_gets_the_report_alone(
+    check, workdir, result, text, on_terminal, tmp_path
+):
+    """With what preparing has dropped; --output=FILE.tsv lists every finding."""
+    answer = check(f"--output={tmp_path}/found.tsv", workdir=workdir)
+    assert (answer.code, answer.out) == (0, b"")
+    assert "1 empty, 1 duplicate dropped" in answer.err
+    verdict = answer.err[answer.err.rindex("verdict ") :]
+    assert f"{result['warnings']} warnings about the text" in verdict
+    rows = (tmp_path / "found.tsv").read_text().split("\n")
+    assert f"train\t{text}/train.en\t20\tsource_blank\t\tleer" in rows
+
+
+def test_a_terminal_gets_json_on_request(check, workdir, on_terminal, quick_check):
+    assert check("--json", workdir=workdir).result["pairs"] == len(PAIRS)
 
 
 def test_tokens_are_those_of_the_text(result, workdir):
@@ -127,6 +146,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [page]
     assert "train: 1 pair of 20 with a blank source" in page.read_text()
     assert searched == [False, True]
+    assert result["bytes_per_device"] == 1 + 3 * 2 + 3  # on CPUs
     assert result["largest_microbatches"]["rematerialised"]["tokens"] == 640
     for said in (
         "kept only with --workdir",
@@ -145,12 +165,15 @@ def test_the_verdict_says_first_whether_the_run_fits(caplog):
     figures = {
         "bytes_per_device": 2**31, "bytes_available": 2**30, "fits": False,
         "updates_per_epoch": 1200, "seconds_per_update_estimate": 0.5, "epochs": 2.5,
-        "flops_per_update": 10**9, "largest_microbatches": None,
+        "flops_per_update": 10**9, "largest_microbatches": None, "warnings": 3,
+        "load": 99.5,
     }  # fmt: skip
     with caplog.at_level(logging.INFO, logger="jaxformer"):
         report_verdict(figures, steps=3000)
-    first, epoch, epochs, *_, last = caplog.messages[0].splitlines()
+    first, count, epoch, epochs, _, busy, last = caplog.messages[0].splitlines()
     assert first.startswith("verdict     does NOT fit: 2.00 GiB of 1.00 GiB")
+    assert "3 warnings about the text, listed above" in count
+    assert "the machine was busy, with a load of 99.5 on" in busy
     assert "0:10:00 an epoch of 1,200 updates" in epoch
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
     assert "add --memory_gib=0" in last

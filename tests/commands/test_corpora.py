@@ -11,6 +11,8 @@ from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.run import open_run, plan_training, warn_of_update_size
 from jaxformer.runs.texts import of_tag
+from jaxformer.system.errors import InputError
+from jaxformer.text.sources import read_parts
 from tests.commands.conftest import Toy
 from tests.commands.runs import config_flags, metrics, pair_flags, text_of
 
@@ -100,6 +102,20 @@ def test_files_without_a_validation_text_have_none(mixed):
     data = open_run(mixed[0]).config.data
     corpora = [data.corpora[0], {"name": "files", "corpus": "files"}]
     assert [*replace(data, corpora=corpora).dev_texts] == ["short"]
+
+
+def test_a_corpus_may_be_for_validation_and_tests_alone(mixed):
+    """And messages name the corpus; the direction of the run has those of all."""
+    data = open_run(mixed[0]).config.data
+    other = {"name": "other", "train": "", "target_language": "fr", "dev": "dev"}
+    found = replace(data, corpora=[data.corpora[0], {**other, "test": ""}])
+    assert [*found.training_texts] == ["short"]
+    assert [*found.dev_texts] == ["short", "other"]
+    assert found.direction == "en-de, en-fr"
+    with pytest.raises(InputError, match=r"test split of corpus other is missing: set"):
+        read_parts(found.parts["other"].data, "test")
+    with pytest.raises(InputError, match=r"raise one of a corpus with a text data\.tr"):
+        replace(data, corpora=[other])
 
 
 def test_weights_change_at_an_update(command, toy, mixed_flags, tmp_path):

@@ -68,6 +68,7 @@ def test_what_is_not_set_can_be_set(name):
         ("model", "encoder_projected_keys"): int,
         ("optimizer", "clip_norm"): float,
         ("optimizer", "peak_learning_rate"): float,
+        ("data", "drop"): tuple,
         ("data", "subword_sampling"): float,
         ("data", "temperature"): float,
         ("data", "versions"): int,

@@ -14,7 +14,7 @@ from jaxformer import grammar
 from jaxformer.corpus.prepared import DevSet, PreparedCorpus
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.inspection import inspect_in_background
-from jaxformer.inspection.findings import describe
+from jaxformer.inspection.findings import describe, table
 from jaxformer.inspection.piece_findings import (
     add_pieces,
     find_unknown,
@@ -45,6 +45,11 @@ def folder(tmp_path_factory):
     second[8] = (f"{second[8][0]} cafe\u0301 \u200b \u200b", second[8][1])
     second[10] = second[11] = first[1]
     second[12] = (first[2][0], second[12][1])
+    second[20] = ("We see Tom &amp; Anna.", f"FÃ¼r {second[20][1]}")
+    second[22] = (second[22][0], f'"Er sagte ""{second[22][1]}"""')
+    shifted = [target for _, target in second[100:160]]
+    for line, target in enumerate(shifted[1:] + shifted[:1], start=100):
+        second[line] = (second[line][0], target)
     test[3] = first[5]
     test[4] = (first[6][0], test[4][1])
     dev[2] = (dev[2][0], second[7][1])
@@ -88,12 +93,17 @@ def said(split):
 
 def test_all_mistakes_are_found_and_no_others(found):
     train, dev, test = found["splits"].values()
-    assert said(train) == {
+    shifted = train["findings"]["shifted"]["at"]  # ends are those of blocks
+    assert {*range(1000, 1060)} <= {*shifted} <= {*range(990, 1070)}
+    assert {kind: at for kind, at in said(train).items() if kind != "shifted"} == {
         "swapped": (1, ["a1.en:20"]),
         "target_in_source_language": (1, ["a2.de.gz:5"]),
         "target_in_neither": (1, ["a1.de.gz:30"]),
         "identical_sides": (1, ["a2.en:5"]),
         "target_blank": (1, ["a2.de.gz:7"]),
+        "entities": (1, ["a2.en:21"]),
+        "mojibake": (1, ["a2.en:21"]),
+        "quotes": (1, ["a2.en:23"]),
         "source_characters": (2, ["a1.en:10", "a2.en:9"]),
         "target_characters": (1, ["a1.de.gz:10"]),
     }
@@ -110,6 +120,26 @@ def test_all_mistakes_are_found_and_no_others(found):
         "a1.en:6", "a1.en:7",
     ]  # fmt: skip
     assert lines_of(dev["findings"]["target_overlap"], "train") == ["a2.de.gz:8"]
+
+
+def test_the_table_lists_every_finding_with_both_texts(found, files, folder):
+    head, *rows = "".join(table(found, files)).split("\n")[:-1]
+    assert head == "corpus\tfile\tline\tkind\tsource\ttarget"
+    rows = [row.split("\t") for row in rows]
+    assert {len(row) for row in rows} == {6}
+    place = ["train", f"{folder}/a1.en", "20", "swapped"]
+    assert [*place, "Der alte Arzt muss helfen.", "The old doctor must help."] in rows
+    counts = Counter((row[0], row[3]) for row in rows)
+    for name, split in found["splits"].items():
+        for kind, finding in split["findings"].items():
+            assert counts[name, kind] == finding["pairs"]
+
+
+def test_a_row_of_names_is_a_header(config, tmp_path):
+    lines = ["English\tFrench", "Danish\tIt is", "English\tFrench", ""]
+    (tmp_path / "a.tsv").write_text("\n".join(lines))
+    found = inspect_corpus(replace(config, corpus="tsv", train=f"{tmp_path}/a.tsv"))
+    assert lines_of(found["splits"]["train"]["findings"]["header"]) == ["a.tsv:1"]
 
 
 def test_repeats_are_grouped(found):
@@ -190,7 +220,7 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
         name: {side: {"unknown": count} for side in ("source", "target")}
         for name, count in (("train", 1), ("dev", 0))
     }
-    report["train"]["kept"] = 3
+    report["train"] |= {"kept": 3, "dropped": {"too_long": 2}}
     report |= {"corpora": {"": report["train"]}, "dev_sets": {"": "dev"}}
     prepared = PreparedCorpus(
         tokenizer, split, {"": DevSet(split, [], [])}, report, None
@@ -198,9 +228,10 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
     corpus = json.loads(json.dumps(found))
     add_pieces(corpus, files, prepared)
     train, dev, test = corpus["splits"].values()
+    assert train["dropped"] == {"too_long": 2}
     assert train["lengths"]["source"]["pieces"] == {0: 1, 2: 1, 3: 1}
     assert "pieces" not in test["lengths"]["source"]
-    assert lines_of(train["findings"]["target_unknown"]) == ["a1.de.gz:30"]
+    assert lines_of(train["findings"]["target_unknown"])[0] == "a1.de.gz:30"
     assert "target_unknown" not in dev["findings"]
     assert test["findings"]["target_unknown"]["pairs"] == 0
 

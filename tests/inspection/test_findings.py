@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,13 +31,17 @@ def planted(clean, split, **findings):
     return corpus
 
 
-def test_a_clean_corpus_has_no_warning(clean):
-    assert warnings(clean, deduplicate=True) == []
+def test_a_clean_corpus_has_no_warning(clean, config):
+    assert warnings(clean, config) == []
     text = describe(clean, [])
     assert text.startswith("corpus      no warnings\nlengths ")
     assert "train source words " in text
     left_out = {"left_out": {"train": "no file", "test": "no file"}}
     assert describe(clean | left_out, []).count("not inspected: no file") == 1
+
+
+def titles(corpus, config):
+    return [each.title for each in warnings(corpus, config)]
 
 
 NEITHER = finding(6, nl=4, fr=2)
@@ -60,31 +65,56 @@ NEITHER = finding(6, nl=4, fr=2)
         ("source_repeated", finding(900, most=20), "the source of an earlier pair"),
     ],
 )
-def test_only_what_chance_does_not_explain_is_warned_of(clean, kind, found, warning):
-    said = warnings(planted(clean, "train", **{kind: found}), deduplicate=True)
+def test_only_what_chance_does_not_explain_is_warned_of(
+    clean, config, kind, found, warning
+):
+    said = titles(planted(clean, "train", **{kind: found}), config)
     assert len(said) == (warning is not None)
     assert all(line.startswith("train: ") and line.endswith(warning) for line in said)
 
 
-def test_repeated_pairs_matter_where_they_are_kept(clean):
+def test_repeated_pairs_matter_where_they_are_kept(clean, config):
     for split, deduplicate, count in (
         ("train", True, 0), ("train", False, 1), ("dev", True, 1),
     ):  # fmt: skip
         corpus = planted(clean, split, pair_repeated=finding(7))
-        assert len(warnings(corpus, deduplicate=deduplicate)) == count
+        assert len(titles(corpus, replace(config, deduplicate=deduplicate))) == count
 
 
-def test_overlap_comes_first(clean):
-    corpus = planted(clean, "train", source_blank=finding(2))
+def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, config):
+    """Those of few pairs are one line."""
+    corpus = planted(clean, "train", source_blank=finding(2), swapped=finding(1))
     corpus = planted(corpus, "test", pair_overlap=finding(3), source_overlap=finding(4))
-    assert warnings(corpus, deduplicate=True) == [
-        "test: 3 pairs of 50 that train has too",
+    corpus["splits"]["train"]["dropped"] = {"too_long": 225, "ratio": 15}
+    first = "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60; raise"
+    found = warnings(corpus, config)
+    assert [each.title for each in found] == [
+        f"{first} it",
         "test: 4 pairs of 50 with a source that train has too",
+        "test: 3 pairs of 50 that train has too",
         "train: 2 pairs of 1,500 with a blank source",
+        "train: 1 pair of 1,500 with source and target swapped",
     ]
+    small = [each._replace(share=0.0009) for each in found[3:]]
+    text = describe(corpus, [*found[:3], *small])
+    assert text.startswith(f"corpus      5 warnings\n            - {first}")
+    assert (
+        "- 2 of less than 0.1%: train: 2 pairs of 1,500 with a blank source; tr" in text
+    )
 
 
-def test_examples_are_quoted_and_listed_with_their_lines(clean):
+def test_what_preparing_drops_is_no_warning(clean, config):
+    kinds = {
+        "swapped": "swapped", "source_in_neither": "language",
+        "identical_sides": "copy", "mojibake": "mojibake", "quotes": "quotes",
+    }  # fmt: skip
+    corpus = planted(clean, "train", **dict.fromkeys(kinds, finding(90)))
+    for count in range(len(kinds) + 1):
+        drop = tuple(kinds.values())[:count]
+        assert len(titles(corpus, replace(config, drop=drop))) == len(kinds) - count
+
+
+def test_examples_are_quoted_and_listed_with_their_lines(clean, config):
     overlap = finding(1)
     overlap["examples"][0] = {**overlap["examples"][0], "train": ("b\n.en", 7)}
     corpus = planted(
@@ -92,7 +122,7 @@ def test_examples_are_quoted_and_listed_with_their_lines(clean):
         source_blank=finding(40), source_characters=finding(3, U=3),
         pair_repeated=finding(9, most=9), pair_overlap=overlap,
     )  # fmt: skip
-    text = describe(corpus, warnings(corpus, deduplicate=True))
+    text = describe(corpus, warnings(corpus, config))
     assert '  a.en:3  "Ha\\u2028llo"\n                      "word word ' in text
     assert "  a.en:3, :3, :3, :3, :3 and 35 more\n" in text
     assert "  3 x U  a.en:3, :3, :3" in text

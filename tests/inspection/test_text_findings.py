@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from jaxformer.inspection.alignment import find_shifted
 from jaxformer.inspection.text_findings import (
     EXAMPLES,
     TextFinding,
@@ -52,6 +53,14 @@ def test_the_surest_examples_are_kept_and_then_the_first():
     found.add(100, odds=60.0)
     assert (found.pairs, found.count) == (101, 101)
     assert found.indices() == [100, 70, 90, *range(EXAMPLES - 3)]
+
+
+def test_a_text_may_be_shifted_as_a_whole(pairs):
+    sources, targets = map(list, zip(*pairs, strict=True))
+    assert find_shifted(sources[:-1], targets[1:]).mean() > 0.95
+    assert find_shifted(sources[1:], targets[:-1]).mean() > 0.95
+    assert not find_shifted(sources, targets).any()
+    assert not find_shifted(sources[:9], targets[1:10]).any()  # too few to say
 
 
 def test_labels_are_counted_apart():

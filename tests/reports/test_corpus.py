@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxformer.inspection.findings import Finding
 from jaxformer.reports.page import render
 
 LENGTHS = {
@@ -16,17 +17,22 @@ CORPUS = {
 
 
 def make_page(warnings, sections):
-    values = {"title": "en-de", "warnings": warnings, "sections": sections}
+    found = [Finding(title, 0.1) for title in warnings]
+    values = {"title": "en-de", "warnings": found, "sections": sections}
+    values["anchors"] = {"train: 2 pairs swapped": "finding-0"}
     return render("corpus.html", data={"train": LENGTHS}, corpus=CORPUS, **values)
 
 
 def test_findings_are_text():
     warnings = ["train: 2 pairs swapped", "a < b"]
-    sections = {"findings": ["train:", 'a.en:3  "<script>alert(1)</script>"']}
+    sections = {
+        "findings": ["train: 2 pairs swapped:", 'a.en:3  "<script>alert(1)</script>"']
+    }
     page = make_page(warnings, sections)
     for part in (
         "<p>2 warnings:</p>", "text/a.en, text/a.de", "b.tsv<br>", "a &lt; b",
-        "<pre>train:\na.en:3  &#34;&lt;script&gt;alert(1)&lt;/script&gt;",
+        '<li><a href="#finding-0">train: 2 pairs swapped</a></li>',
+        '<b id="finding-0">train: 2 pairs swapped:</b>\na.en:3  &#34;&lt;script&gt;',
     ):  # fmt: skip
         assert part in page
     assert page.index("train: 2 pairs swapped") < page.index("train: 5,000 pairs")

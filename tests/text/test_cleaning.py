@@ -20,7 +20,7 @@ def cleaned():
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, repeated=None, **changes):
-        rules = {"max_length": 100, "max_ratio": 2.0, "versions": None}
+        rules = {"max_length": 100, "max_ratio": 2.0, "versions": None, "drop": None}
         rules = SimpleNamespace(**rules | changes, tag="", splits_each_epoch=False)
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
