@@ -31,6 +31,15 @@ PUBLIC_MODULES = (
 )  # fmt: skip
 
 
+# Pages of the site, and the files that a reader of the repository has in their place.
+PAGES = {
+    "../README.md": "index.md",
+    "../jaxformer/commands/flags.py": "commands.md",
+    "../jaxformer/config/sections.py": "config_keys.md",
+    "../jaxformer": "modules.md",
+}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {
@@ -46,7 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn links to files outside docs/ into links to the repository."""
+    """Turn links to files outside docs/ into links to pages or to the repository."""
+    for file, page in PAGES.items():
+        markdown = re.sub(rf"\]\({re.escape(file)}(?=[)#])", f"]({page}", markdown)
     return re.sub(r"\]\(\.\./(?!docs/)([^)]+)\)", rf"]({SOURCE}/\1)", markdown)
 
 
@@ -88,33 +99,34 @@ def commands_page() -> str:
         lines += [f"## {name}", "", command.summary, ""]
         if not command.needs_workdir:
             lines += ["RUN may be left out.", ""]
-        if command.flags:
-            lines += flag_table(FLAGS[flag] for flag in command.flags)
+        lines += flag_list(FLAGS[flag] for flag in command.flags)
     lines += ["## Flags of every command", ""]
-    lines += [
-        "`--mode`, `--config`, `--help` and `--version`, and these:",
-        "",
-        *flag_table(FLAGS[name] for name in ("workdir", *CLUSTER)),
-    ]
+    lines += ["`--mode`, `--config`, `--help` and `--version`, and these:", ""]
+    lines += flag_list(FLAGS[name] for name in ("workdir", *CLUSTER))
     return "\n".join(lines)
 
 
-def flag_table(flags: Iterable[Flag]) -> list[str]:
-    """Write a table of flags: name, type, default and meaning."""
-    lines = ["| flag | value | default | meaning |", "|---|---|---|---|"]
+def flag_list(flags: Iterable[Flag]) -> list[str]:
+    """Write a definition list of flags: name, type, default and meaning."""
+    lines = []
     options = {field.name: field for field in dataclasses.fields(TranslateOptions)}
     for flag in flags:
         rule = flag._asdict()
-        default = "" if flag.default in (None, ()) else f"`{flag.default}`"
+        default = "" if flag.default in (None, ()) else f"; `{flag.default}`"
         if flag.name in options:
             option = options[flag.name]
             rule, value = option.metadata, option.default
-            default = "" if value is None else f"`{value}`"
+            default = "" if value is None else f"; `{value}`"
             if value is dataclasses.MISSING:
-                default = "the config's"
-        kind = value_of(flag.kind, rule)
-        lines.append(f"| `--{flag.name}` | {kind} | {default} | {cell(flag.meaning)} |")
-    return [*lines, ""]
+                default = "; the config's"
+        kind = value_of(flag.kind, rule) + default.replace("; ", "; default: ")
+        lines += defined(f"--{flag.name}", kind, flag.meaning)
+    return lines
+
+
+def defined(name: str, values: str, meaning: str) -> list[str]:
+    """Write an entry of a definition list, which is readable on a telephone."""
+    return [f"`{name}`", "", f":   *{values}*  ", f"    {escaped(meaning)}", ""]
 
 
 def config_keys_page() -> str:
@@ -130,28 +142,22 @@ def config_keys_page() -> str:
         "A config file's `get_config` returns a value for every key. "
         "`--config.SECTION.KEY=VALUE` replaces one. The examples are the values of "
         f"[`configs/wmt_base.py`]({SOURCE}/configs/wmt_base.py), the paper's base "
-        "model, or of another architecture's config. The last column says whether a "
-        "value may change when a run [resumes](resume.md). Integers are at most "
-        "2147483647 where the table names no other bound; numbers are finite in "
+        "model, or of another architecture's config. A key says so if its value may "
+        "change when a run [resumes](resume.md). Integers are at most "
+        "2147483647 where no other bound is named; numbers are finite in "
         "float32, which they are rounded to.",
         "",
     ]
     for kind, values in sections:
         title = f"## {kind.section} {values.get('architecture', '')}".rstrip()
         lines += [title, "", inspect.getdoc(kind) or "", ""]
-        lines += ["| key | value | example | meaning | may change |"]
-        lines += ["|---|---|---|---|---|"]
         for field in dataclasses.fields(kind):
             rule = field.metadata
             type_, may_be_none = kind_of(field)
             allowed = value_of(type_, rule) + (" or None" if may_be_none else "")
-            example = cell(f"`{values[field.name]!r}`")
-            change = "yes" if rule["free"] else ""
-            lines.append(
-                f"| `{kind.section}.{field.name}` | {allowed} | {example} "
-                f"| {cell(rule['meaning'])} | {change} |"
-            )
-        lines.append("")
+            change = "; may change" if rule["free"] else ""
+            values_ = f"{allowed}; for example `{values[field.name]!r}`{change}"
+            lines += defined(f"{kind.section}.{field.name}", values_, rule["meaning"])
     return "\n".join(lines)
 
 
@@ -173,10 +179,9 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
     return ", ".join([names.get(kind, "text"), *bounds])
 
 
-def cell(text: str) -> str:
-    """Escape text for a cell of a table."""
-    escaped = text.replace("|", r"\|")
-    return re.sub(r"<(?=\w)", "&lt;", escaped)
+def escaped(text: str) -> str:
+    """Escape what Markdown would read as HTML."""
+    return re.sub(r"<(?=\w)", "&lt;", text)
 
 
 def modules_page() -> str:

@@ -8,7 +8,7 @@ for (const [split, lengths] of Object.entries(pageData)) {
     });
     const sides = Object.keys(lengths);
     specs[`${split}-${unit}`] = {
-      title: `${unit} a sentence`, width: 330, height: 190, data: { values },
+      title: `${unit} a sentence`, width: Math.min(330, innerWidth - 110), height: 190, data: { values },
       mark: { type: "area", interpolate: "step", opacity: 0.35, line: true },
       encoding: {
         x: { field: "length", type: "quantitative", title: unit },
