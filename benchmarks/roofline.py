@@ -2,7 +2,7 @@
 
     python benchmarks/roofline.py [--share=0.4]
 
-prints the tables of docs/outgrow_your_machine.md. They follow from the operations and
+prints the tables of docs/speed.md. They follow from the operations and
 activations that the models count, the makers' figures below, and one assumption: the
 share of the peak that matrix products reach.
 """
@@ -150,13 +150,13 @@ def print_fixed_batch(model: Model, share: float) -> None:
     for hardware, count in itertools.product(HARDWARE, COUNTS):
         n = math.ceil(ROWS / count)  # on the fullest chip
         s = step(hardware, model, n, count, share)
-        mesh = f"{count:,} | data={count} | {n} | {count * n * ROW:,}"
-        rows.append(f"{hardware.title} | {mesh} | {ms(*s, s.best, s.worst)}")
+        rows_ = f"{count:,} | {n} | {count * n * ROW:,}"
+        rows.append(f"{hardware.title} | {rows_} | {ms(*s, s.best, s.worst)}")
     header = (
-        "chip | chips | mesh | rows a chip | positions an update and microbatch, a side"
-        " | compute, ms | memory, ms | communication, ms | step, all overlaps, ms"
+        "chip | chips | rows a chip | positions an update, a side | compute, ms"
+        " | memory, ms | communication, ms | all overlaps, ms"
     )
-    print_table(f"{header} | step, nothing overlaps, ms", rows)
+    print_table(f"{header} | nothing overlaps, ms", rows)
 
 
 def print_grown_batch(share: float) -> None:

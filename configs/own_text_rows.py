@@ -4,11 +4,10 @@ Reproduces  no published number. A small model learns everyday sentences, then c
             with and without everyday sentences beside them. One model learns the six
             directions of three languages, and six models one each. Ten thousand pairs
             are joined by back-translations. A student learns from its teachers. Words
-            are split at random. Results: docs/own_text.md, docs/more_from_less.md and
-            docs/tokenisers.md.
+            are split at random. Results: docs/results.md.
 Hardware    one CPU core (AMD EPYC) for each run.
 Data        as configs/multi30k.py, with the French captions, and configs/tatoeba.py.
-            docs/more_from_less.md says how data/few, data/back and data/distilled are
+            docs/results.md says how data/few, data/back and data/distilled are
             made.
 
     jaxformer train --config=configs/own_text_rows.py:everyday \\

@@ -15,13 +15,14 @@ from benchmarks import harness
 from jaxformer.commands import command_line
 from jaxformer.commands.flags import COMMANDS
 from jaxformer.runs.config_files import read_config_file
+from tests import browser
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-# Pages and the report that are made when the site is built.
-GENERATED = {"index.md", "commands.md", "config_keys.md", "modules.md", "multi30k.html"}
+MADE = {"multi30k.html"}  # when the site is built
 BLOCK = re.compile(r"^ *```[^\n]*\n(.*?)^ *```$", re.M | re.S)
 
+driver = browser.driver
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -40,7 +41,7 @@ def test_links_lead_to_files_and_headings(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", text_of(page))):
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        if re.match(r"https?:", target) or file.name in GENERATED:
+        if re.match(r"https?:", target) or file.name in MADE:
             continue
         assert file.exists(), target
         assert not anchor or anchor in anchors(text_of(file)), target
@@ -64,6 +65,8 @@ def commands_of(page):
     for block in BLOCK.findall(text_of(page)):
         for command in re.split(r"&&|\||\n", block.replace("\\\n", " ")):
             if found := re.search(start, command):
+                if command.count('"') % 2:  # the end of a command for ssh
+                    found = re.search(start, command.rpartition('"')[0])
                 words = shlex.split(re.split(" [<>] ", found[1])[0], comments=True)
                 yield [word for word in words if word not in ("...", "&")]
 
@@ -74,7 +77,7 @@ def test_commands_have_flags_and_keys_that_exist(page, tmp_path, monkeypatch):
     values = read_config_file("demo")
     tutorial = text_of(ROOT / "docs" / "tutorial.md")
     mine = tmp_path / "mine.py"
-    mine.write_text(re.search(r"```python\n(.*?)```", tutorial, re.S)[1], "utf-8")
+    mine.write_text(re.search(r"`mine.py`:\n\n```python\n(.*?)```", tutorial, re.S)[1])
     for arguments in commands_of(page):
         arguments = [word.replace("mine.py", str(mine)) for word in arguments]
         if not {"--help", "--version"} & set(arguments):
@@ -82,16 +85,22 @@ def test_commands_have_flags_and_keys_that_exist(page, tmp_path, monkeypatch):
             parsed.flags["config"].resolve(values)
 
 
-def test_the_front_page_is_short_and_has_what_the_demo_prints():
+def test_the_front_page_is_short_and_in_a_readers_order():
     readme = text_of(ROOT / "README.md")
     assert len(readme.splitlines()) <= 150
-    first_screen = "\n".join(readme.splitlines()[:25])
-    assert "](docs/attention/picture.png)" in first_screen
-    assert "jaxformer train --config=demo runs/demo" in first_screen
+    order = (
+        "](docs/attention/picture.png)", "Use something else", "git clone",
+        "--config=configs/parallel_text.py", "jaxformer.main --config=configs/demo.py",
+        "<!-- the test command -->",
+    )  # fmt: skip
+    assert [*map(readme.index, order)] == sorted(map(readme.index, order))
     one, two = re.findall(r"translations exactly right \((\d+\.\d %)\)", readme)
-    row = re.search(r"^\| built-in grammar.*$", readme, re.M)[0]
+    results = text_of(ROOT / "docs" / "results.md")
+    row = re.search(r"^\| built-in grammar.*$", results, re.M)[0]
     assert (one in row, two in row) == (True, True)
-    assert '--8<-- "README.md:results"' in text_of(ROOT / "docs" / "results.md")
+    quoted = re.findall(r"\*\*(\d\d\.\d+)", readme)  # BLEU, in README's few sentences
+    assert len(quoted) >= 2
+    assert all(f"**{score}" in results for score in quoted)
 
 
 def quoted_scripts(page):
@@ -114,15 +123,21 @@ def test_quoted_scripts_have_flags_that_exist(page, monkeypatch):
             assert main.func(*given, **main.keywords) == 0, name
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_loads_nothing_from_other_hosts(tmp_path):
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site; a warning, such as one of a dead link, is an error."""
+    site = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", site],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", site],
         cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
+    return site
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_other_hosts(site):
     pages = list(site.rglob("index.html"))
     assert len(pages) > 20
     for page in pages:
@@ -131,3 +146,33 @@ def test_the_site_builds_and_loads_nothing_from_other_hosts(tmp_path):
                 assert not re.search(r"(?:src|href)=\"?[^\" >]*//", tag), (page, tag)
     assert "--beam_size" in text_of(site / "commands" / "index.html")
     assert (site / "reports" / "multi30k.html").is_file()
+
+
+WIDER = """
+return [...document.querySelectorAll(arguments[0])]
+    .filter(each => each.scrollWidth > each.clientWidth + 1)
+    .map(each => each.innerText.slice(0, 60));
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "width", "parts"),
+    [
+        ("speed", 1280, ".md-typeset__scrollwrap, .language-bash code"),
+        ("results", 1280, ".md-typeset__scrollwrap, .language-bash code"),
+        ("commands", 390, "html, dt, dd"),
+        ("config_keys", 390, "html, dt, dd"),
+    ],
+)
+def test_pages_fit_their_windows(page, width, parts, site, driver):
+    """Tables in a window of 1280 pixels, keys and flags on a telephone."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        driver.get((site / page / "index.html").as_uri())
+        present = "return document.querySelectorAll(arguments[0]).length"
+        assert driver.execute_script(present, parts) > 5
+        assert driver.execute_script(WIDER, parts) == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

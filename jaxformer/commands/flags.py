@@ -67,8 +67,8 @@ FLAG_LIST = (
          "last N checkpoints; by default the average that the config asks for."),
     Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
-    Flag("dtype", str, "Type of the factors of products, of all models; auto: on CPUs "
-         "bfloat16 if a short test finds it faster. By default model.dtype of each.",
+    Flag("dtype", str, "Type in which all models multiply matrices; auto: bfloat16 on "
+         "CPUs where a short test finds it faster. By default model.dtype of each.",
          choices=("auto", "float32", "bfloat16")),
     Flag("languages", bool, "Drop a pair with a side that py3langid finds in another "
          "language.", True),

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import roofline
 from jaxformer.configs import wmt_base, wmt_big
 
-PAGE = Path(__file__).parents[2] / "docs" / "outgrow_your_machine.md"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 START = "<!-- roofline: lines that benchmarks/roofline.py prints -->\n"
 BASE, BIG = roofline.MODELS
 
