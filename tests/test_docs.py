@@ -59,14 +59,20 @@ def test_named_files_and_functions_exist(page):
 
 
 def commands_of(page):
-    """The arguments of every jaxformer command in the page's blocks of code."""
+    """The arguments of every jaxformer command in the page's blocks of code.
+
+    Also those of the scripts of launch/ that take a config and a run.
+    """
     names = "|".join(COMMANDS)
     start = rf"(?:^|\s)(?:jaxformer|-m jaxformer(?:\.main)?)(?= --| (?:{names})\b)(.*)"
+    script = r"launch/\S*(?:run|train|prepare|local)\.(?:sh|sbatch) (\S+) (\S+)(.*)"
     for block in BLOCK.findall(text_of(page)):
         for command in re.split(r"&&|\||\n", block.replace("\\\n", " ")):
+            if command.count('"') % 2:  # the end of a command for ssh
+                command = command.rpartition('"')[0]
+            if found := re.search(script, command):
+                command = "jaxformer train --config={} {}{}".format(*found.groups())
             if found := re.search(start, command):
-                if command.count('"') % 2:  # the end of a command for ssh
-                    found = re.search(start, command.rpartition('"')[0])
                 words = shlex.split(re.split(" [<>] ", found[1])[0], comments=True)
                 yield [word for word in words if word not in ("...", "&")]
 

@@ -33,6 +33,11 @@ BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<code>.*?)^ *```$",
     re.M | re.S,
 )
+READ = """
+import sys
+from jaxformer.runs.config_files import parse_config, read_config_file
+parse_config(read_config_file(sys.argv[1]))
+"""
 SAVED = re.compile(r"[Ss]ave this as `(\S+)`:\s*$")
 
 
@@ -83,7 +88,7 @@ def script_of(page):
             command = f"cat > {saved[1]}" if saved else "python -"
             yield f"{command} <<'END OF BLOCK'\n{block.code}END OF BLOCK"
             if saved:  # a config
-                yield f"jaxformer --config={saved[1]} --help > keys.txt"
+                yield f"python -c '{READ}' {saved[1]}"
         else:
             yield from re.findall(r"^\$ (.*)", block.code, re.M)
 
