@@ -63,7 +63,7 @@ def train(
     - A stop skips the evaluation; the resumed run makes it.
     """
     start = step = int(state.step)
-    gradient_norm = jnp.float32(jnp.nan)
+    before = gradient_norm = jnp.float32(jnp.nan)
     while True:
         is_last = is_over(step, checkpoints.scores, config)
         is_stop = not is_last and is_asked_to_stop()
@@ -98,11 +98,12 @@ def train(
             checkpoints.scores[step] = score_by(config.best_by, found)
         if is_last or is_over(step, checkpoints.scores, config):
             break
-        before = gradient_norm
-        state, (_, gradient_norm) = train_step(state, next(updates))
+        update = next(updates)
         # One update waits while another is made: a stop and the bar are not far behind.
         jax.block_until_ready(before)
-        log.made(step)
+        log.made(max(step - 1, start))
+        before = gradient_norm
+        state, (_, gradient_norm) = train_step(state, update)
         step += 1
     checkpoints.wait()
     return state

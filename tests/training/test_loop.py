@@ -38,7 +38,7 @@ class Recorder:
     def __init__(self, start, scores, stop, bad, most_bad):
         self.calls, self.asked_at, self.scores = [], start, scores
         self.stop, self.bad, self.most_bad = stop, bad, most_bad
-        self.norms = []
+        self.start, self.norms = start, []
 
     def step(self, state, update):
         """Count the update; its sums are its number, so that windows differ."""
@@ -58,7 +58,7 @@ class Recorder:
 
     def made(self, step):
         assert all(norm.is_ready for norm in self.norms[:-1])
-        assert step == self.asked_at - 1
+        assert step == self.start + max(len(self.norms) - 1, 0)
 
     def is_asked_to_stop(self):
         """Several processes agree on the step by asking once at each."""
