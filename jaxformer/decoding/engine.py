@@ -111,20 +111,20 @@ class Engine:
             del self._tasks[slot]
 
     def compile(self, shape: ProgramShape) -> None:
-        """Run all programs of a shape, without tasks.
+        """Run all programs of a shape, without tasks, and use it afterwards.
 
         Call it for the shapes in the order of `Shapes.limit`.
         """
+        self.shapes.add(shape)
         if shape.slots <= self.shapes.most_slots(shape.source):
             self._begin([], shape)
         else:  # only reached from fewer slots: the shape before
             self._resize(shape)
         self._insert([], [])
         self._take_steps(0, 0)
-        state, others = self._state, {*self.shapes.all} - {shape}
-        for neighbour in sorted({self.shapes.next(shape, other) for other in others}):
+        for neighbour in self.shapes.neighbours(shape):
             self._resize(neighbour)
-            self._state, self._shape = state, shape
+            self._resize(shape)
 
     def advance(self, most: int | None = None) -> bool:
         """Start the next program, then report the results of the previous one.
@@ -292,7 +292,7 @@ def run_tasks(
     `batch_tokens` and MOST_SLOTS bound all `searches` together. Tasks with phrases have
     an engine of their own, which runs afterwards.
     """
-    make = functools.partial(Engine, programs, batch_tokens)
+    make = functools.partial(Engine, programs.for_threads(), batch_tokens)
     engines, phrased = [make(sharing=searches)], make(with_phrases=True)
     lengths = [len(task.source) for task in tasks if not task.phrases]
     are_few = len(lengths) * programs.options.beam_size <= FEW

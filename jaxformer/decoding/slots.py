@@ -5,6 +5,7 @@ decides when each runs. The `cache` of a `SearchState` is a pair here: the memor
 sources, and the cache of the decoder.
 """
 
+import copy
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -92,21 +93,20 @@ class SlotPrograms:
                 with jax.sharding.use_abstract_mesh(rows.mesh.abstract_mesh):
                     return program(*args)
 
-            compiled = jax.jit(traced, out_shardings=out_shardings, **how)
-            lock = threading.Lock()
-
-            def run(*args: object) -> object:
-                with lock:  # threads that need a new shape at once compile it once
-                    return compiled(*args)
-
-            run.lower = compiled.lower
-            return run
+            return jax.jit(traced, out_shardings=out_shardings, **how)
 
         self.encode = jit(self._encode, out_shardings=None)
         self.begin = jit(self._begin, static_argnums=2)
         self.insert = jit(self._insert, donate_argnums=0)
         self.advance = jit(self._advance, donate_argnums=1)
         self.resize = jit(self._resize, static_argnums=2)
+
+    def for_threads(self) -> "SlotPrograms":
+        """Return these programs for threads, which compile a new shape once."""
+        programs = copy.copy(self)
+        for name in ("encode", "begin", "insert", "advance", "resize"):
+            setattr(programs, name, _one_at_a_time(getattr(self, name)))
+        return programs
 
     def _encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
@@ -173,3 +173,13 @@ class SlotPrograms:
             finished=finished._replace(tokens=fit(finished.tokens)),
             cache=(memory, cache),
         )
+
+
+def _one_at_a_time(program: Callable) -> Callable:
+    lock = threading.Lock()
+
+    def run(*args: object) -> object:
+        with lock:
+            return program(*args)
+
+    return run

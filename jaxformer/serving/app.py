@@ -27,7 +27,6 @@ from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST
 from jaxformer.serving.batching import (
     READY,
-    STARTING,
     Batcher,
     TooLargeError,
     UnavailableError,
@@ -143,8 +142,8 @@ class Api:
         values = {"status": status, **self._about}
         if failures := self._not_finite:
             values["requests_without_finite_scores"] = failures
-        if status == STARTING:
-            values["compiled_percent"] = round(100 * self._batcher.compiled)
+        if self._batcher.compiled < 1:
+            values["compiled_percent"] = int(100 * self._batcher.compiled)
         return JSONResponse(values, code)
 
     async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:

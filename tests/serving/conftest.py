@@ -42,15 +42,16 @@ class FakeTokenizer:
 class FakeTranslator:
     """Reverses every word, in as many steps as there are words.
 
-    It waits in `advance` and `compile` while `gate` is closed, and fails there with
-    `fault`.
+    It waits in `advance` and for its first program while `gate` is closed, and fails
+    there with `fault`. After each program it waits for `more`.
     """
 
     options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
     tags: list[str]
 
     def __init__(self) -> None:
-        self.gate = threading.Event()
+        self.gate, self.more = threading.Event(), threading.Event()
+        self.more.set()
         self.fault: Exception | None = None
         self.begun: list[str] = []
         self.most = 0  # requests in the search
@@ -64,9 +65,11 @@ class FakeTranslator:
     translator = text
 
     def compile(self):
-        for number in range(4):
+        for number in range(5):
             yield number, 4
-        self._wait()
+            (self.more if number else self.gate).wait(20)
+            if self.fault:
+                raise self.fault
 
     def tagged(self, text):
         return text
@@ -224,6 +227,7 @@ def start(caplog) -> Iterator[Callable[..., Server]]:
         yield run
         for server in started:
             server.translator.gate.set()
+            server.translator.more.set()
             server.service.stop()
             server.ended.exception(20)
             assert len(server.translator.threads) <= 1
