@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.parts import Hypothesis, warn_of_copies
+from jaxformer.decoding.parts import warn_of_copies
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.shapes import ProgramShape
-from jaxformer.decoding.text_pipeline import OfParts, TextTasks
+from jaxformer.decoding.text_pipeline import OfParts, TextResult, TextTasks
 from jaxformer.decoding.translator import Translator
 from jaxformer.system.allocator import trim
 from jaxformer.system.errors import InputError
@@ -89,7 +89,7 @@ class RequestQueue:
     def submit(
         self,
         texts: Sequence[TextTasks],
-        done: Callable[[list[list[Hypothesis]]], None],
+        done: Callable[[list[TextResult]], None],
         failed: Callable[[InputError], None],
         *,
         request: object,
@@ -108,7 +108,9 @@ class RequestQueue:
             found[index] = parts
             if len(found) == len(texts):
                 every = [found[number] for number in range(len(texts))]
-                done(warn_of_copies(self.text.joined(texts, every)))
+                results = self.text.results(texts, every)
+                warn_of_copies([each.hypotheses for each in results])
+                done(results)
 
         def report(task: Task, result: SearchResult) -> None:
             try:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import (
     PAIRS,
     PHRASES,
@@ -24,6 +23,7 @@ from jaxformer.decoding.request_queue import (
     TEXTS,
     RequestQueue,
 )
+from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.metrics import Metrics
 from jaxformer.system.errors import InputError
 
@@ -70,8 +70,8 @@ class Batcher(threading.Thread):
     """The thread that translates, and the queue before it.
 
     Another thread compiles the programs. The state is READY once texts can be
-    translated; requests that need other programs wait for these. If the translator or
-    the compiler fails, the thread keeps the exception in `error` and calls `on_failure`.
+    translated; requests that need other programs wait for these. If either thread
+    fails, it keeps the exception in `error` and calls `on_failure`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Batcher(threading.Thread):
         return 0.0 if start is None else time.monotonic() - start
 
     def translate(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> Future:
-        """Queue texts, each with its prefix and phrases; the result has hypotheses.
+        """Queue texts, each with its prefix and phrases; the result has `TextResult`s.
 
         Tokenises them in the calling thread. Cancel the future to drop all, begun or
         not. Raises TooLargeError, UnavailableError if there is no room, and InputError.
@@ -122,20 +122,25 @@ class Batcher(threading.Thread):
 
     def attention(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its attention. Raises as `translate`."""
+        return self._pair(self._requests.translator.attention, source, target)
+
+    def score(self, source: str, target: str) -> Future:
+        """Queue one pair; the result is its `PairScore`. Raises as `translate`."""
+        score = self._requests.translator.score
+        return self._pair(lambda *pair: score(*zip(pair))[0], source, target)
+
+    def _pair(self, compute: Callable, source: str, target: str) -> Future:
         self._require_ready()
         text, most = self._requests.text, MAX_ATTENTION_PIECES
         source, tokenizer = text.tagged(source), text.tokenizer
         (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
         if max(len(own), len(other)) > most:
-            raise TooLargeError(f"attention is limited to {most} pieces of each text")
+            raise TooLargeError(f"a pair is limited to {most} pieces of each text")
         if (count := len(text.sentences(source))) > 1:
-            raise InputError(
-                f"attention is that of one sentence, and the text has {count}"
-            )
+            raise InputError(f"a pair is of one sentence, and the text has {count}")
 
         def begin(future: Future) -> None:
-            attention = self._requests.translator.attention(source, target)
-            self._end(future, future.set_result, attention)
+            self._end(future, future.set_result, compute(source, target))
 
         return self._put(begin, len(own) + len(other), 0, PAIRS)
 
@@ -260,9 +265,9 @@ class Batcher(threading.Thread):
     def _has_programs(self, job: _Job) -> bool:
         return job.programs <= self._compiled
 
-    def _done(self, future: Future, found: list[list[Hypothesis]]) -> None:
+    def _done(self, future: Future, found: list[TextResult]) -> None:
         self.metrics.sentences.inc(len(found))
-        self.metrics.tokens.inc(sum(hypotheses[0].tokens for hypotheses in found))
+        self.metrics.tokens.inc(sum(each.hypotheses[0].tokens for each in found))
         self._end(future, future.set_result, found)
 
     def _fail(self, future: Future, error: InputError) -> None:

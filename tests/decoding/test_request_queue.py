@@ -60,8 +60,12 @@ def ask_all(served, programs: int) -> dict:
 
 def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> None:
     prepared = [served.text.tasks(text, prefix, phrases, 0) for text in texts]
-    ends = [lambda found: answers.update({key: found})] * 2  # done and failed
-    served.submit(prepared, *ends, request=key)
+    served.submit(
+        prepared,
+        lambda found: answers.update({key: [each.hypotheses for each in found]}),
+        lambda error: answers.update({key: error}),
+        request=key,
+    )
 
 
 def finish(served) -> None:

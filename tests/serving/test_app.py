@@ -70,6 +70,23 @@ def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
         np.testing.assert_array_equal(values[name], expected)
 
 
+def test_sentences_have_their_own_translations_and_pieces_their_probabilities(serve):
+    server = serve()
+    body = {"text": "ab cd. ef\ngh", "n_best": 2, "sentences": True}
+    (found,) = server.ask("/translate", body).values["translations"]
+    sources = [[each["source"] for each in line] for line in found["sentences"]]
+    assert sources == [["ab cd.", "ef"], ["gh"]]
+    first = found["sentences"][0][0]
+    assert first["source_tokens"] == 3
+    assert [each["text"] for each in first["translations"]] == ["ba .dc", "ba .dc!"]
+    (plain,) = server.translate("ab cd. ef").values["translations"]
+    assert sorted(plain) == ["log_probability", "score", "text", "tokens"]
+    scored = server.ask("/score", {"source": "a", "target": "b cd"}).values
+    assert scored == {
+        "target": ["\u2581b", "\u2581cd", "</s>"], "probabilities": [1.0, 0.5, 0.3333]
+    }  # fmt: skip
+
+
 def test_a_bad_request_is_refused_in_json(serve):
     server = serve()
     long = {"source": "a", "target": "ä " * 128}
@@ -212,7 +229,7 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     ):
         assert_refused(server.ask(*request), 503, "compiled")
     about = {"status": "ready", "direction": "en-de", "languages": ["en", "de"]}
-    about |= {"n_best": BEAM, "tags": []}
+    about |= {"n_best": BEAM, "tags": [], "attention": True, "pair_tokens": 128}
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [
         {**about, "compiled_percent": 25}
