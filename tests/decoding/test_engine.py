@@ -1,6 +1,8 @@
 """Sentences that start and end at any time, against each of them alone."""
 
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -336,3 +338,32 @@ def test_bucket_lengths_grow_by_at_most_a_half(monkeypatch):
     monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 16)
     ladder = sorted({shapes.bucket_length(length) for length in range(1, 200)})
     assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_program_runs_while_another_shape_is_compiled(is_shared):
+    """But threads that share programs wait for a new shape, and compile it once."""
+    begun, gate, compiled = threading.Event(), threading.Event(), []
+
+    class Slow(Tables):
+        def encode(self, weights, source):
+            compiled.append(source.shape)
+            if source.shape == (2, 8):
+                begun.set()
+                gate.wait(20)
+            return source
+
+    programs = SlotPrograms(Slow(), SEARCHES["beam"], rows_of(1))
+    encode = (programs.for_threads() if is_shared else programs).encode
+    small, large = (np.ones(shape, np.int32) for shape in ((1, 4), (2, 8)))
+    encode(None, small)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(encode, None, large)
+        assert begun.wait(20)
+        other = pool.submit(encode, None, large if is_shared else small)
+        if not is_shared:
+            other.result(10)
+        assert not first.done()
+        gate.set()
+        assert np.array_equal(first.result(20), large)
+    assert compiled == [(1, 4), (2, 8)]
