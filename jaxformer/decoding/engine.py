@@ -14,6 +14,7 @@ The life of a sentence, a `Task`:
 """
 
 import bisect
+import functools
 import itertools
 import operator
 import threading
@@ -121,7 +122,8 @@ class Engine:
             self._resize(shape)
         self._insert([], [])
         self._take_steps(0, 0)
-        for neighbour in self.shapes.neighbours(shape):
+        others = {*self.shapes.all} - {shape}
+        for neighbour in sorted({self.shapes.next(shape, other) for other in others}):
             self._resize(neighbour)
             self._resize(shape)
 
@@ -291,14 +293,12 @@ def run_tasks(
     `batch_tokens` and MOST_SLOTS bound all `searches` together. Tasks with phrases have
     an engine of their own, which runs afterwards.
     """
-    phrased = Engine(programs, batch_tokens, with_phrases=True)
+    make = functools.partial(Engine, programs, batch_tokens)
+    engines, phrased = [make(sharing=searches)], make(with_phrases=True)
     lengths = [len(task.source) for task in tasks if not task.phrases]
     are_few = len(lengths) * programs.options.beam_size <= FEW
-    fit_one = len(lengths) * max(lengths, default=0) <= batch_tokens // searches
-    count = 1 if are_few and fit_one else searches
-    if count > 1:
-        programs = programs.for_threads()
-    engines = [Engine(programs, batch_tokens, sharing=searches) for _ in range(count)]
+    if not are_few or len(lengths) * max(lengths, default=0) > batch_tokens // searches:
+        engines += [make(sharing=searches) for _ in range(1, searches)]
     turns = itertools.cycle(engines)
     for task in tasks:
         (phrased if task.phrases else next(turns)).submit(task)

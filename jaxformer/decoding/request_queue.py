@@ -39,9 +39,9 @@ WEIGHTS = 1, 2, 1
 class RequestQueue:
     """The requests of a translator; one thread calls `compile`, and another the others.
 
-    `text.tasks` may be called in any thread. `slots` bounds the
-    sentences of each device in the search of small requests, `attention` the tokens of
-    a text given to the translator's method of that name.
+    `text.tasks` may be called in any thread. `slots` bounds the sentences of each
+    device in the search of small requests, `attention` the tokens of a text given to
+    the translator's methods `attention` and `score`.
     """
 
     def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:

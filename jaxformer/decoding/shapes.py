@@ -81,10 +81,6 @@ class Shapes:
         self.all = sorted([*self.all, shape], key=lambda each: (each.ring, each.slots))
         self.most = max(self.most, shape.slots // self._devices)
 
-    def neighbours(self, shape: ProgramShape) -> list[ProgramShape]:
-        """The shapes in use that `next` returns for `shape`."""
-        return sorted({self.next(shape, each) for each in self.all if each != shape})
-
     def most_slots(self, source: int) -> int:
         """The most slots for a source length: a power of two, or four, a device."""
         each = min(self.most, max(1, self.batch_tokens // source // self._devices))

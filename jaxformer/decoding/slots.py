@@ -5,9 +5,7 @@ decides when each runs. The `cache` of a `SearchState` is a pair here: the memor
 sources, and the cache of the decoder.
 """
 
-import copy
 import functools
-import threading
 from collections.abc import Callable, Sequence
 
 import jax
@@ -69,6 +67,7 @@ class Scorer:
 class SlotPrograms:
     """The compiled programs, and the `weights` with which an engine calls them.
 
+    Threads that need a new shape at once compile it once, while others run known ones.
     `advance` and `insert` donate the given state. `encode` has a program of its own,
     which does not depend on the length of the ring. `rows` shards the slots over the
     devices of this process; the clock is replicated. Replace `weights` only while no
@@ -100,13 +99,6 @@ class SlotPrograms:
         self.insert = jit(self._insert, donate_argnums=0)
         self.advance = jit(self._advance, donate_argnums=1)
         self.resize = jit(self._resize, static_argnums=2)
-
-    def for_threads(self) -> "SlotPrograms":
-        """Return these programs for threads, which compile a new shape once."""
-        programs = copy.copy(self)
-        for name in ("encode", "begin", "insert", "advance", "resize"):
-            setattr(programs, name, _one_at_a_time(getattr(self, name)))
-        return programs
 
     def _encode(self, weights: Weights, source: jax.Array) -> Memory:
         """Encode sources int32 [B, S]; devices share them if they can do so evenly."""
@@ -173,13 +165,3 @@ class SlotPrograms:
             finished=finished._replace(tokens=fit(finished.tokens)),
             cache=(memory, cache),
         )
-
-
-def _one_at_a_time(program: Callable) -> Callable:
-    lock = threading.Lock()
-
-    def run(*args: object) -> object:
-        with lock:
-            return program(*args)
-
-    return run
