@@ -136,14 +136,15 @@ def server(flags: Sequence[str]) -> Iterator[str]:
             [*command, "--listen=0"], stderr=log, stdout=log, cwd=harness.ROOT
         )
         try:
-            url = None
-            while url is None or not read(url[1], "ready"):
+            url, health = None, ""
+            while not health or "compiled_percent" in health:
                 time.sleep(0.2)
                 log.seek(0)
                 text = log.read()
                 if process.poll() is not None or time.monotonic() > end:
                     raise InputError(f"the server did not get ready; it said:\n{text}")
                 url = re.search(r"^serving: .* on (http://\S+?),", text, re.M)
+                health = read(url[1], "ready") if url else ""
             yield url[1]
             process.send_signal(signal.SIGTERM)
             if process.wait(TIMEOUT) != 0:

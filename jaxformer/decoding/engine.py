@@ -111,20 +111,21 @@ class Engine:
             del self._tasks[slot]
 
     def compile(self, shape: ProgramShape) -> None:
-        """Run all programs of a shape, without tasks.
+        """Run all programs of a shape, without tasks, and use it afterwards.
 
         Call it for the shapes in the order of `Shapes.limit`.
         """
+        self.shapes.add(shape)
         if shape.slots <= self.shapes.most_slots(shape.source):
             self._begin([], shape)
         else:  # only reached from fewer slots: the shape before
             self._resize(shape)
         self._insert([], [])
         self._take_steps(0, 0)
-        state, others = self._state, {*self.shapes.all} - {shape}
+        others = {*self.shapes.all} - {shape}
         for neighbour in sorted({self.shapes.next(shape, other) for other in others}):
             self._resize(neighbour)
-            self._state, self._shape = state, shape
+            self._resize(shape)
 
     def advance(self, most: int | None = None) -> bool:
         """Start the next program, then report the results of the previous one.

@@ -17,7 +17,7 @@ import numpy as np
 from jaxformer.batch import Batch
 from jaxformer.config.data import TAG
 from jaxformer.decoding.parts import one_each, require_numbers
-from jaxformer.decoding.shapes import SHORTEST_BUCKET, bucket_length
+from jaxformer.decoding.shapes import SHORTEST_LENGTH, bucket_length
 from jaxformer.models.sequence_model import Model, Parameters, require_positions
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD, AnyTokenizer, pad_rows
@@ -106,19 +106,21 @@ class TeacherForcing:
         self._sizes: Sequence[int] = ()  # of both sides alike, if they are limited
 
     def limit(self, most: int) -> list[int]:
-        """Use few lengths afterwards, and return them, for `compile`.
+        """Use few lengths afterwards; return them in the order in which to `compile`.
 
         A side has at most `most` tokens, or the positions that the model can hold.
         """
         most = min(most, self._longest or most)
-        smaller = (SHORTEST_BUCKET << power for power in range(most.bit_length()))
-        self._sizes = [*(size for size in smaller if size < most), most]
-        return self._sizes
+        self._sizes = [most]
+        return [most, *(each for each in (SHORTEST_LENGTH,) if each < most)]
 
     def compile(self, params: Parameters, size: int) -> None:
-        """Run the program of `attention` for both sides of `size` tokens."""
+        """Run the programs for a pair with sides of `size` tokens; use them then."""
         rows = np.full((1, size), PAD, np.int32)
-        self._maps(params, Batch(*[rows] * 4))
+        batch = Batch(*[rows] * 4)
+        jax.block_until_ready(self._maps(params, batch))
+        jax.block_until_ready(self._log_probabilities(params, batch))
+        self._sizes = sorted({*self._sizes, size})
 
     def has_attention(self, params: Parameters) -> bool:
         """Whether the model has maps of attention."""

@@ -1,4 +1,4 @@
-"""Requests that share the programs of a translator, all compiled ahead.
+"""Requests that share the programs of a translator, each compiled ahead of its use.
 
 The texts of all requests are parts in three engines, which take turns, so that small
 requests do not wait for large ones:
@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.parts import Hypothesis, warn_of_copies
+from jaxformer.decoding.parts import warn_of_copies
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.text_pipeline import OfParts, TextTasks
+from jaxformer.decoding.shapes import ProgramShape
+from jaxformer.decoding.text_pipeline import OfParts, TextResult, TextTasks
 from jaxformer.decoding.translator import Translator
+from jaxformer.system.allocator import trim
 from jaxformer.system.errors import InputError
 
 STEPS = 8  # of a turn at most
@@ -24,6 +26,8 @@ SMALL_REQUEST = 128  # source tokens at most
 LARGE_SLOTS = 16  # of a device, for large requests: few, so that a step is short
 # Of each device, for texts with phrases, whose programs have one shape: they are rare.
 PHRASE_SLOTS = 4
+# How many programs of `RequestQueue.compile` each kind of request needs.
+TEXTS, PAIRS, PHRASES = 1, 2, 3
 # Seconds of a turn. Small requests begin between two turns, so turns are short while
 # there are large ones. Otherwise they are long, since fewer refills are faster.
 SHORT_TURN, LONG_TURN = 0.01, 0.04
@@ -33,11 +37,11 @@ WEIGHTS = 1, 2, 1
 
 
 class RequestQueue:
-    """The requests of a translator; call `compile` first.
+    """The requests of a translator; one thread calls `compile`, and another the others.
 
-    One thread calls its methods; `text.tasks` may be called in any. `slots` bounds the
-    sentences of each device in the search of small requests, `attention` the tokens of
-    a text given to the translator's method of that name.
+    `text.tasks` may be called in any thread. `slots` bounds the sentences of each
+    device in the search of small requests, `attention` the tokens of a text given to
+    the translator's methods `attention` and `score`.
     """
 
     def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:
@@ -47,30 +51,45 @@ class RequestQueue:
         forcing, params = translator.forcing, translator.params[0]
         make = partial(Engine, translator.programs, translator.options.batch_tokens)
         small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
+        self._compiler = make()
+        self._compiler.shapes.limit(**sizes, slots=slots)
+        few = large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # of `shapes`
         shapes = small.shapes.limit(**sizes, slots=slots)
-        self._programs = [partial(small.compile, shape) for shape in shapes]
-        large.shapes.limit(**sizes, slots=min(slots, LARGE_SLOTS))  # of `shapes`
+        first, *texts = [partial(self._compile, s, s in few) for s in shapes]
+        longest, *pairs = [
+            partial(forcing.compile, params, size) for size in forcing.limit(attention)
+        ]
+        self._programs = [first, longest, *texts, *pairs]
         if not translator.options.is_sampling:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
             (shape,) = phrased.shapes.limit(**sizes, **few)
-            self._programs.append(partial(phrased.compile, shape))
-        lengths = forcing.limit(attention)
-        self._programs += [partial(forcing.compile, params, size) for size in lengths]
+            self._programs.insert(PHRASES - 1, partial(phrased.compile, shape))
         self._used = [0.0] * 3  # seconds x weight
         self._step_seconds = [SHORT_TURN] * 3  # recent mean
 
     def compile(self) -> Iterator[tuple[int, int]]:
-        """Compile all programs; yields the numbers of those done and of all."""
+        """Compile all programs; yields the numbers of those done and of all.
+
+        Once TEXTS are done `submit` takes texts, once PAIRS are the translator gives
+        attention and scores, and once PHRASES are `submit` takes texts with phrases.
+        """
         for number, compile_next in enumerate(self._programs):
             yield number, len(self._programs)
             compile_next()
-        for engine in self._engines:
-            engine.clear()
+        self._compiler.clear()
+        trim()
+        yield len(self._programs), len(self._programs)
+
+    def _compile(self, shape: ProgramShape, is_for_large: bool) -> None:
+        small, large, _ = self._engines
+        self._compiler.compile(shape)
+        for engine in (small, large) if is_for_large else (small,):
+            engine.shapes.add(shape)
 
     def submit(
         self,
         texts: Sequence[TextTasks],
-        done: Callable[[list[list[Hypothesis]]], None],
+        done: Callable[[list[TextResult]], None],
         failed: Callable[[InputError], None],
         *,
         request: object,
@@ -89,7 +108,9 @@ class RequestQueue:
             found[index] = parts
             if len(found) == len(texts):
                 every = [found[number] for number in range(len(texts))]
-                done(warn_of_copies(self.text.joined(texts, every)))
+                results = self.text.results(texts, every)
+                warn_of_copies([each.hypotheses for each in results])
+                done(results)
 
         def report(task: Task, result: SearchResult) -> None:
             try:

@@ -1,7 +1,7 @@
 """The sizes of the programs of continuous batching: which are used, and when.
 
 Programs are compiled when they are needed, for one of many shapes. A server limits the
-shapes to few, so that it can compile all programs before it is ready.
+shapes to few, compiles them beforehand, and uses each one once it is compiled.
 """
 
 import operator
@@ -48,30 +48,38 @@ class Shapes:
     def __init__(self, batch_tokens: int, devices: int, sharing: int = 1) -> None:
         self.batch_tokens, self._devices = max(1, batch_tokens // sharing), devices
         self.most = MOST_SLOTS // sharing
-        self.all: list[ProgramShape] = []  # if they are limited, by length, then slots
+        # Those to use, if they are limited, by length, then slots.
+        self.all: list[ProgramShape] = []
         self.begin()
 
     def limit(
         self, *, source: int, output: int, slots: int, is_one: bool = False
     ) -> list[ProgramShape]:
-        """Use few shapes, and return them in the order in which to compile them.
+        """Use few shapes; return them in the order in which to compile and `add` them.
 
         They hold sources and outputs of so many tokens, in at most `slots` of each
-        device. `is_one`: use the largest alone.
+        device. The first one is enough for every task. `is_one`: only the largest.
         """
         self.most = min(slots, self.most)
         lengths = [SHORTEST_LENGTH]
         while lengths[-1] < output:
             lengths.append(2 * lengths[-1])
         lengths[-1] = output
-        self.all = [
+        shapes = [
             ProgramShape(self._devices << power, min(length, source), length)
-            for length in lengths
+            for length in reversed(lengths)
             for power in range(0, self.most.bit_length(), 2)
         ]
         if is_one:
-            self.all = [ProgramShape(self.most_slots(source), source, output)]
-        return self.all
+            most = self.most_slots(source)
+            shapes = [max(s for s in shapes if s.ring == output and s.slots <= most)]
+        self.most = 0
+        return shapes
+
+    def add(self, shape: ProgramShape) -> None:
+        """Use a shape of `limit` as well, whose programs are compiled."""
+        self.all = sorted([*self.all, shape], key=lambda each: (each.ring, each.slots))
+        self.most = max(self.most, shape.slots // self._devices)
 
     def most_slots(self, source: int) -> int:
         """The most slots for a source length: a power of two, or four, a device."""

@@ -6,7 +6,6 @@ sources, and the cache of the decoder.
 """
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 
 import jax
@@ -68,6 +67,7 @@ class Scorer:
 class SlotPrograms:
     """The compiled programs, and the `weights` with which an engine calls them.
 
+    Threads that need a new shape at once compile it once, while others run known ones.
     `advance` and `insert` donate the given state. `encode` has a program of its own,
     which does not depend on the length of the ring. `rows` shards the slots over the
     devices of this process; the clock is replicated. Replace `weights` only while no
@@ -92,15 +92,7 @@ class SlotPrograms:
                 with jax.sharding.use_abstract_mesh(rows.mesh.abstract_mesh):
                     return program(*args)
 
-            compiled = jax.jit(traced, out_shardings=out_shardings, **how)
-            lock = threading.Lock()
-
-            def run(*args: object) -> object:
-                with lock:  # threads that need a new shape at once compile it once
-                    return compiled(*args)
-
-            run.lower = compiled.lower
-            return run
+            return jax.jit(traced, out_shardings=out_shardings, **how)
 
         self.encode = jit(self._encode, out_shardings=None)
         self.begin = jit(self._begin, static_argnums=2)

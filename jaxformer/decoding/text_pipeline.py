@@ -67,6 +67,7 @@ class TextTasks(NamedTuple):
     """The parts of a text: tasks, and parts that are copied without a search."""
 
     tasks: list[Task]
+    sources: list[str]  # of all parts, their tag included
     sizes: list[int]  # the number of parts of each line
     copies: Mapping[int, list[Hypothesis]]  # by the place among all parts
 
@@ -74,6 +75,13 @@ class TextTasks(NamedTuple):
     def longest(self) -> int:
         """The source tokens of the longest part."""
         return max([0, *(len(task.source) for task in self.tasks)])
+
+
+class TextResult(NamedTuple):
+    """The hypotheses of a text, and for each line the source and those of its parts."""
+
+    hypotheses: list[Hypothesis]
+    lines: list[list[tuple[str, list[Hypothesis]]]]
 
 
 class TextPipeline:
@@ -174,12 +182,13 @@ class TextPipeline:
             )
         if any(phrases) and options.is_sampling:
             raise InputError("samples have no phrases; leave out the temperature")
+        flat = list(itertools.chain.from_iterable(parts))
         found, needed = encode_phrases(
             phrases, self.tokenizer.encode_target, line=number + 1,
-            parts=sum(map(len, parts)), prefix=begin, most=self._most,
+            parts=len(flat), prefix=begin, most=self._most,
         )  # fmt: skip
         copies = {}
-        for part, (own, ids) in enumerate(itertools.chain.from_iterable(parts)):
+        for part, (own, ids) in enumerate(flat):
             is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
             if is_unknown(ids) and not (begin or found) and is_unknown(*encode([own])):
                 copies[part] = [Hypothesis(own, 0.0, 0.0, 0)]
@@ -191,7 +200,8 @@ class TextPipeline:
             given = {"phrases": found, "text": tag + own}
             tasks.append(Task(ids, limit, least, begin, seed, **given))
             begin, needed = [], 0  # the first part alone has the prefix
-        return TextTasks(tasks, list(map(len, parts)), copies)
+        sources = [tag + own for own, _ in flat]
+        return TextTasks(tasks, sources, list(map(len, parts)), copies)
 
     def reporting(
         self, tasks: Sequence[Task], done: Callable[[OfParts], None]
@@ -212,9 +222,9 @@ class TextPipeline:
         for part, task in enumerate(tasks):
             yield task._replace(done=functools.partial(keep, part))
 
-    def joined(
+    def results(
         self, texts: Sequence[TextTasks], found: Sequence[OfParts]
-    ) -> list[list[Hypothesis]]:
+    ) -> list[TextResult]:
         """Choose among the hypotheses of each part; join those of each text."""
         parts = [hypotheses for of_text in found for hypotheses in of_text]
         if self._choose:
@@ -225,7 +235,9 @@ class TextPipeline:
         for text in texts:
             places = range(sum(text.sizes))
             own = [text.copies.get(place) or next(left) for place in places]
-            results.append(self._distinct(joined(own, text.sizes)))
+            sentences = zip(text.sources, own, strict=True)
+            lines = [list(itertools.islice(sentences, size)) for size in text.sizes]
+            results.append(TextResult(self._distinct(joined(own, text.sizes)), lines))
         return results
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:

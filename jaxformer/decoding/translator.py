@@ -137,8 +137,9 @@ class Translator:
             tasks += self.text.reporting(text.tasks, done)
         self._run(tasks, check_stop=check_stop)
         every = [found[number] for number, _ in texts]
-        joined = self.text.joined([text for _, text in texts], every)
-        return [(number, each) for (number, _), each in zip(texts, joined, strict=True)]
+        results = self.text.results([text for _, text in texts], every)
+        own = zip(texts, results, strict=True)
+        return [(number, each.hypotheses) for (number, _), each in own]
 
     def of_sentences(self) -> "Translator":
         """Return this translator for texts that it does not split into sentences."""

@@ -1,9 +1,9 @@
 """Models for CTranslate2, an engine that translates on CPUs and GPUs.
 
 The package's own specifications (`ctranslate2.specs`) write the files. The exported
-model computes the same log-probabilities, and the program in the folder's README the
-same translations. CTranslate2 stores a matrix as [outputs, inputs], the transpose of
-ours.
+model computes the same log-probabilities, and the folder's `translate.py` the same
+translations, if the weights are float32. CTranslate2 stores a matrix as
+[outputs, inputs], the transpose of ours.
 """
 
 import json
@@ -26,9 +26,16 @@ from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 if TYPE_CHECKING:
     from ctranslate2.specs.model_spec import LayerSpec
 
+_SAME = "It gives the translations of `jaxformer translate`:"
+_NEAR = (
+    "Weights in {} are rounded, so some translations differ from those of\n"
+    "`jaxformer translate`. With int8 a weak model translated 88 of 200 lines "
+    "otherwise, with\n9.0 BLEU in place of 9.7; compare scores on your own text. Otherwise:"
+)
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
 POSITIONS = 4096
+PROGRAM = "translate.py"
 
 
 def write_ctranslate2(
@@ -66,7 +73,7 @@ def write_ctranslate2(
     spec.save(str(folder))
     vocabularies = [file.name for file in entries(folder, "*_vocabulary.json")]
     files = parameters.write_tokenizer(folder, tokenizer)
-    readme = Template(parameters.template("ctranslate2.md")).substitute(
+    values = dict(
         vars(options) | files,
         program=parameters.template("program.txt").strip(),
         vocabulary=" and ".join(f"`{name}`" for name in vocabularies),
@@ -83,8 +90,11 @@ def write_ctranslate2(
         penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",
         eos=json.dumps(pieces[EOS]),
         suppressed=json.dumps([[pieces[PAD]], [pieces[BOS]]]),
+        sameness=_SAME if quantization == "float32" else _NEAR.format(quantization),
     )
-    (folder / "README.md").write_text(readme, encoding="utf-8")
+    for template, name in ("ctranslate2.md", "README.md"), ("ctranslate2.txt", PROGRAM):
+        text = Template(parameters.template(template)).substitute(values)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:

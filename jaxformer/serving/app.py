@@ -23,11 +23,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST
+from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.batching import (
     READY,
-    STARTING,
     Batcher,
     TooLargeError,
     UnavailableError,
@@ -71,6 +70,7 @@ class Api:
             *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
+            Route("/score", self._score, methods=["POST"]),
             Route("/examples", lambda _: JSONResponse(self._examples)),
             Route("/health", self._ready),
             Route("/ready", self._ready),
@@ -122,9 +122,9 @@ class Api:
     async def _translate(self, request: Request) -> Response:
         body = await self._read(request)
         limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
-        given, n_best = read_translate(body, **limits)
+        given, *how = read_translate(body, **limits)
         found = await self._result(request, len(body), self._batcher.translate, given)
-        return JSONResponse({"translations": [_best(each, n_best) for each in found]})
+        return JSONResponse({"translations": [_best(each, *how) for each in found]})
 
     async def _attention(self, request: Request) -> Response:
         body = await self._read(request)
@@ -135,6 +135,13 @@ class Api:
             values[name] = np.rint(1000 * values[name]).astype(int).tolist()
         return JSONResponse(values)
 
+    async def _score(self, request: Request) -> Response:
+        body = await self._read(request)
+        pair = read_attention(body)
+        found = await self._result(request, len(body), self._batcher.score, *pair)
+        probabilities = np.exp(found.log_probabilities).round(4).tolist()
+        return JSONResponse({"target": found.pieces, "probabilities": probabilities})
+
     async def _ready(self, _: Request) -> Response:
         status = self._batcher.state
         if self._batcher.busy_seconds() > self._limits.request_timeout:
@@ -143,8 +150,8 @@ class Api:
         values = {"status": status, **self._about}
         if failures := self._not_finite:
             values["requests_without_finite_scores"] = failures
-        if status == STARTING:
-            values["compiled_percent"] = round(100 * self._batcher.compiled)
+        if self._batcher.compiled < 1:
+            values["compiled_percent"] = int(100 * self._batcher.compiled)
         return JSONResponse(values, code)
 
     async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:
@@ -215,13 +222,26 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _best(hypotheses: Sequence[Hypothesis], n_best: int) -> Json:
+def _best(result: TextResult, n_best: int, has_sentences: bool) -> Json:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
-    finite = (each for each in hypotheses[:n_best] if math.isfinite(each.score))
+    finite = (each for each in result.hypotheses[:n_best] if math.isfinite(each.score))
     found = [each.summary() for each in finite]  # a search may find fewer
     if not found:
         raise NotFiniteError("the model's probabilities are not finite")
-    return found[0] if n_best == 1 else {**found[0], "n_best": found}
+    best = found[0] if n_best == 1 else {**found[0], "n_best": found}
+    if has_sentences:
+        best["sentences"] = [
+            [
+                {
+                    "source": source,
+                    "source_tokens": len(own[0].source_pieces),
+                    "translations": [each.summary() for each in own[:n_best]],
+                }
+                for source, own in line
+            ]
+            for line in result.lines
+        ]
+    return best
 
 
 def _error(
@@ -232,14 +252,17 @@ def _error(
 
 def read_translate(
     body: bytes, *, max_n_best: int, tags: Sequence[str]
-) -> tuple[list[tuple], int]:
+) -> tuple[list[tuple], int, bool]:
     """Read {"text": ..., "n_best": 1, "prefix": ..., "phrases": [...], "tag": ...}.
 
     Text and prefix may be lists, and phrases then a list of lists; the tag is one of
-    `tags`, and begins each text. Returns sentences, each with its prefix and phrases,
-    and n_best. Raises InputError.
+    `tags`, and begins each text. Returns texts, each with its prefix and phrases,
+    n_best, and whether "sentences" is true. Raises InputError.
     """
-    values = _read_object(body, ("text", "n_best", "prefix", "phrases", "tag"))
+    keys = ("text", "n_best", "prefix", "phrases", "tag", "sentences")
+    values = _read_object(body, keys)
+    if type(has_sentences := values.get("sentences", False)) is not bool:
+        raise InputError('"sentences" has to be true or false')
     sentences, tag = _strings(values, "text"), values.get("tag", "")
     if tag not in ("", *tags):
         known = f"; use one of {', '.join(tags)}" if tags else ""
@@ -264,7 +287,7 @@ def read_translate(
             raise InputError(
                 '"phrases" has to be a list of strings, or one such list for each text'
             )
-    return list(zip(sentences, prefixes, phrases, strict=True)), n_best
+    return list(zip(sentences, prefixes, phrases, strict=True)), n_best, has_sentences
 
 
 def read_attention(body: bytes) -> tuple[str, str]:

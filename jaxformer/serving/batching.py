@@ -1,10 +1,11 @@
-"""One thread owns the translator; the texts of all requests share its search.
+"""One thread translates; the texts of all requests share its search.
 
 Requests are tokenised in threads of their own, then queued, and get futures. Between
 two advances, the thread adds the queued requests to the search in flight, where they
-take turns, and drops those whose futures were cancelled.
+take turns, and drops those whose futures were cancelled. Another thread compiles.
 """
 
+import itertools
 import logging
 import threading
 import time
@@ -15,8 +16,14 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from jaxformer.decoding.parts import Hypothesis
-from jaxformer.decoding.request_queue import SMALL_REQUEST, RequestQueue
+from jaxformer.decoding.request_queue import (
+    PAIRS,
+    PHRASES,
+    SMALL_REQUEST,
+    TEXTS,
+    RequestQueue,
+)
+from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.metrics import Metrics
 from jaxformer.system.errors import InputError
 
@@ -56,13 +63,15 @@ class _Job(NamedTuple):
     future: Future
     begin: Callable[[Future], None]  # adds it to the search
     texts: int
+    programs: int  # that have to be compiled before
 
 
 class Batcher(threading.Thread):
     """The thread that translates, and the queue before it.
 
-    It compiles all programs before the state is READY. If the translator fails, the
-    thread keeps the exception in `error`, calls `on_failure` and ends.
+    Another thread compiles the programs. The state is READY once texts can be
+    translated; requests that need other programs wait for these. If either thread
+    fails, it keeps the exception in `error` and calls `on_failure`.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class Batcher(threading.Thread):
         self.state = STARTING
         self.error: BaseException | None = None
         self.compiled = 0.0  # the share of the programs
+        self._compiled = 0  # their number
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
@@ -89,7 +99,7 @@ class Batcher(threading.Thread):
         return 0.0 if start is None else time.monotonic() - start
 
     def translate(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> Future:
-        """Queue texts, each with its prefix and phrases; the result has hypotheses.
+        """Queue texts, each with its prefix and phrases; the result has `TextResult`s.
 
         Tokenises them in the calling thread. Cancel the future to drop all, begun or
         not. Raises TooLargeError, UnavailableError if there is no room, and InputError.
@@ -107,26 +117,32 @@ class Batcher(threading.Thread):
             ends = partial(self._done, future), partial(self._fail, future)
             self._requests.submit(texts, *ends, request=future)
 
-        return self._put(begin, pieces, len(texts))
+        has_phrases = any(phrases for *_, phrases in given)
+        return self._put(begin, pieces, len(texts), PHRASES if has_phrases else TEXTS)
 
     def attention(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its attention. Raises as `translate`."""
+        return self._pair(self._requests.translator.attention, source, target)
+
+    def score(self, source: str, target: str) -> Future:
+        """Queue one pair; the result is its `PairScore`. Raises as `translate`."""
+        score = self._requests.translator.score
+        return self._pair(lambda *pair: score(*zip(pair))[0], source, target)
+
+    def _pair(self, compute: Callable, source: str, target: str) -> Future:
         self._require_ready()
         text, most = self._requests.text, MAX_ATTENTION_PIECES
         source, tokenizer = text.tagged(source), text.tokenizer
         (own,), (other,) = tokenizer.encode([source]), tokenizer.encode_target([target])
         if max(len(own), len(other)) > most:
-            raise TooLargeError(f"attention is limited to {most} pieces of each text")
+            raise TooLargeError(f"a pair is limited to {most} pieces of each text")
         if (count := len(text.sentences(source))) > 1:
-            raise InputError(
-                f"attention is that of one sentence, and the text has {count}"
-            )
+            raise InputError(f"a pair is of one sentence, and the text has {count}")
 
         def begin(future: Future) -> None:
-            attention = self._requests.translator.attention(source, target)
-            self._end(future, future.set_result, attention)
+            self._end(future, future.set_result, compute(source, target))
 
-        return self._put(begin, len(own) + len(other), 0)
+        return self._put(begin, len(own) + len(other), 0, PAIRS)
 
     def stop(self, state: str = STOPPED) -> None:
         """End after the current call; all futures raise UnavailableError at once."""
@@ -140,18 +156,28 @@ class Batcher(threading.Thread):
                 future.set_exception(UnavailableError(_UNAVAILABLE[state]))
 
     def run(self) -> None:
-        """Compile, then translate until the end; the body of the thread."""
+        """Translate until the end; the body of the thread."""
+        compiling = threading.Thread(target=self._ending, args=[self._compile])
+        compiling.daemon = True
+        compiling.start()
+        self._ending(self._translate)
+        compiling.join()
+
+    def _ending(self, work: Callable[[], None]) -> None:
+        """Do a thread's work; if it fails, all requests must fail."""
         try:
-            self._compile()
-            while self.state == READY:
-                self._begin_waiting()
-                if self._begun and self.state == READY:
-                    self._advance()
-        except BaseException as error:  # all requests must fail
+            work()
+        except BaseException as error:
             logger.error("translating failed", exc_info=error)
             self.error = error
             self.stop(FAILED)
             self._on_failure()
+
+    def _translate(self) -> None:
+        while self.state in (STARTING, READY):
+            self._begin_waiting()
+            if self._begun and self.state == READY:
+                self._advance()
 
     def _waiting_texts(self) -> int:
         return self._requests.load[0] + sum(job.texts for job in list(self._queue))
@@ -168,7 +194,9 @@ class Batcher(threading.Thread):
         lines = sum(text.count("\n") for text, _, _ in given)  # each takes some work
         return sum(map(len, (*sources, *tokenizer.encode_target(targets)))) + lines
 
-    def _put(self, begin: Callable[[Future], None], pieces: int, texts: int) -> Future:
+    def _put(
+        self, begin: Callable[[Future], None], pieces: int, texts: int, programs: int
+    ) -> Future:
         future: Future = Future()
         # Large requests leave room for small ones.
         room = self.limits.max_queue // (2 if pieces > SMALL_REQUEST else 1)
@@ -177,7 +205,7 @@ class Batcher(threading.Thread):
             if sum(self._pieces.values()) + pieces > room:
                 raise UnavailableError("too many pieces are waiting; try again")
             self._pieces[future] = pieces
-            self._queue.append(_Job(future, begin, texts))
+            self._queue.append(_Job(future, begin, texts, programs))
             self._change.notify()
         future.add_done_callback(self._forget)
         return future
@@ -191,32 +219,40 @@ class Batcher(threading.Thread):
         start = time.monotonic()
         logged = start
         for done, of in self._requests.compile():
-            self.compiled, now = done / of, time.monotonic()
-            if done and now - logged > LOG_SECONDS:
-                left = (now - start) * (of - done) / done
-                logger.info("compiling: %d of %d shapes, %.0f s left", done, of, left)
-                logged = now
-            if self.state != STARTING:
+            now = time.monotonic()
+            with self._change:
+                self.compiled, self._compiled = done / of, done
+                is_first = self.state == STARTING and done >= TEXTS
+                self.state = READY if is_first else self.state
+                self._change.notify()
+            if self.state not in (STARTING, READY):
                 return
-        logger.info("compiled in %.1f s; ready", time.monotonic() - start)
-        with self._change:
-            if self.state == STARTING:
-                self.state = READY
+            if is_first:
+                logger.info("ready after %.1f s; compiling more programs", now - start)
+            elif now - logged > LOG_SECONDS:
+                left = (now - start) * (of - done) / done if done else 0
+                logger.info("compiling: %d of %d programs, %.0f s left", done, of, left)
+                logged = now
+        logger.info("compiled in %.1f s", time.monotonic() - start)
 
     def _begin_waiting(self) -> None:
         """Wait for work, add it to the search, and drop what was cancelled."""
         self._call_start = None
         with self._change:
             self._change.wait_for(
-                lambda: self._queue or self._begun or self.state != READY
+                lambda: (
+                    self._begun
+                    or self.state not in (STARTING, READY)
+                    or any(map(self._has_programs, self._queue))
+                )
             )
-            jobs = list(self._queue)
-            self._queue.clear()
+            jobs = list(filter(self._has_programs, self._queue))
+            self._queue = deque(itertools.filterfalse(self._has_programs, self._queue))
         self._call_start = time.monotonic()
         for future in [each for each in self._begun if each.cancelled()]:
             self._requests.cancel(future)
             self.metrics.dropped.inc(self._begun.pop(future))
-        for future, begin, texts in jobs:
+        for future, begin, texts, _ in jobs:
             if future.cancelled():
                 self.metrics.dropped.inc(texts)
                 continue
@@ -226,9 +262,12 @@ class Batcher(threading.Thread):
             except InputError as error:
                 self._fail(future, error)
 
-    def _done(self, future: Future, found: list[list[Hypothesis]]) -> None:
+    def _has_programs(self, job: _Job) -> bool:
+        return job.programs <= self._compiled
+
+    def _done(self, future: Future, found: list[TextResult]) -> None:
         self.metrics.sentences.inc(len(found))
-        self.metrics.tokens.inc(sum(hypotheses[0].tokens for hypotheses in found))
+        self.metrics.tokens.inc(sum(each.hypotheses[0].tokens for each in found))
         self._end(future, future.set_result, found)
 
     def _fail(self, future: Future, error: InputError) -> None:

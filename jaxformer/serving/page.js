@@ -8,10 +8,15 @@ const KINDS = {
   decoder: (a) => [a.target, ["<s>", ...a.target.slice(0, -1)]],
   encoder: (a) => [a.source, a.source],
 };
-let nBest = 1;
-let source = "";
+const WIDE = /[、。！，：；？]$/; // no space follows
+let about = { n_best: 1, languages: ["en", "en"] };
+// Of the translation: { source, translations, chosen: its alternative, node, mark },
+// where `mark` is the source's place in the mirror, if it is found.
+let sentences = [];
+let shown = null; // the sentence whose alternatives and attention are shown
 let attention = null;
-let newest = new AbortController(); // of the last request; earlier ones are aborted
+let newest = new AbortController(); // of the last translation; earlier ones are aborted
+let inspected = new AbortController(); // of the last attention
 
 function element(name, properties, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -20,77 +25,198 @@ function element(name, properties, ...children) {
 }
 
 async function introduce() {
-  const health = await (await fetch("ready")).json();
-  nBest = health.n_best;
+  about = await (await fetch("health")).json();
   if (!$("tag").length) {
-    const values = ["", ...health.tags];
+    const values = ["", ...about.tags];
     $("tag").append(...values.map((value) => element("option", { value }, value)));
-    $("tagged").hidden = !health.tags.length;
+    $("tagged").hidden = !about.tags.length;
   }
-  const [from, to] = health.languages;
+  const [from, to] = about.languages;
   $("text").lang = $("examples").lang = from;
-  $("translation").lang = $("candidates").lang = to;
-  const starting = health.status === "starting";
-  const percent = `The model is being compiled: ${health.compiled_percent} %`;
-  $("status").textContent = starting ? percent : "";
-  if (starting) setTimeout(introduce, 1000);
+  $("translation").lang = $("alternatives").lang = to;
+  const compiling = about.compiled_percent !== undefined;
+  const percent = `${about.compiled_percent} % of the programs are compiled`;
+  const until = about.status === "starting" ? "; please wait" : "";
+  $("progress").textContent = compiling ? percent + until : "";
+  if (compiling) setTimeout(introduce, 1000);
   const names = new Intl.DisplayNames(["en"], { type: "language" });
-  document.title = $("direction").textContent = `${names.of(from)} to ${names.of(to)}`;
+  const [source, target] = [names.of(from), names.of(to)];
+  document.title = $("direction").textContent = `${source} to ${target}`;
+  [$("from").textContent, $("to").textContent] = [source, target];
 }
 
-async function post(path, body) {
+async function post(path, body, { signal }) {
   const response = await fetch(path, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
-    signal: newest.signal,
+    signal,
   });
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
   return answer;
 }
 
-/** Run `work`, which makes requests; show its errors unless a newer one replaces it. */
-async function attempt(work) {
+// The text and its translation -------------------------------------------------------
+
+async function translate() {
+  const text = $("text").value;
+  if (!text.trim()) return;
   newest.abort();
   const mine = (newest = new AbortController());
   $("status").textContent = "Translating…";
-  $("error").textContent = "";
+  $("error").textContent = $("copied").textContent = "";
   try {
-    await work();
+    const tag = $("tag").value;
+    const body = { text: tag ? text.trimStart() : text, tag, n_best: about.n_best, sentences: true };
+    const { translations } = await post("translate", body, mine);
+    if (mine === newest) showTranslation(text, translations[0].sentences);
   } catch (error) {
     if (mine === newest) $("error").textContent = `Failed: ${error.message}.`;
   }
   if (mine === newest) $("status").textContent = "";
+  await shadeAll(mine);
 }
 
-async function translate() {
-  const text = $("text").value.trim();
-  if (!text) return;
-  const tag = $("tag").value;
-  const { translations } = await post("translate", { text, tag, n_best: nBest });
-  source = tag + text;
-  const candidates = translations[0].n_best ?? translations;
-  $("candidates").replaceChildren(
-    ...candidates.map(({ text, score }) =>
-      element("option", { value: text }, `${text || "(nothing)"} (${score.toFixed(2)})`),
-    ),
-  );
-  await showCandidate();
-}
-
-async function showCandidate() {
-  const target = $("candidates").value;
-  $("translation").textContent = target || "(nothing)";
-  $("copied").textContent = $("unshown").textContent = "";
+function showTranslation(text, lines) {
+  sentences = [];
+  $("translation").replaceChildren();
+  lines.forEach((line, number) => {
+    if (number) $("translation").append("\n");
+    for (const each of line) {
+      const node = element("span", { role: "button", tabIndex: sentences.length ? -1 : 0 });
+      if (each !== line[0] && !WIDE.test($("translation").textContent)) $("translation").append(" ");
+      $("translation").append(node);
+      sentences.push({ ...each, chosen: 0, node });
+      showText(sentences.at(-1));
+    }
+  });
+  linkSources($("text").value === text ? text : "");
   $("answer").hidden = false;
+  $("sentence").hidden = !sentences.length;
+  shown = null;
+  if (sentences.length) choose(sentences[0]);
+}
+
+function showText(sentence) {
+  const { text } = sentence.translations[sentence.chosen];
+  sentence.node.replaceChildren(text || "(nothing)");
+}
+
+/** Mark each sentence's source in the mirror of the text box; "": none is found. */
+function linkSources(text) {
+  const parts = [];
+  let at = 0;
+  for (const sentence of sentences) {
+    const words = sentence.source.replace(/^>>[^<\s]+<</, "").trim().split(/\s+/);
+    const escaped = words.map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
+    const found = new RegExp(escaped.join("\\s+")).exec(text.slice(at));
+    sentence.mark = found && text ? element("span", {}, found[0]) : null;
+    if (!sentence.mark) continue;
+    parts.push(text.slice(at, at + found.index), sentence.mark);
+    sentence.begin = at + found.index;
+    at = sentence.end = sentence.begin + found[0].length;
+  }
+  $("mirror").replaceChildren(...parts, ($("text").value.slice(at) || "") + "\n");
+}
+
+/** Show which source and which translation belong together; null: none. */
+function link(sentence) {
+  for (const each of sentences) {
+    each.node.classList.toggle("linked", each === sentence);
+    each.mark?.classList.toggle("linked", each === sentence);
+  }
+}
+
+const atPoint = ({ clientX: x, clientY: y }) =>
+  sentences.find(({ mark }) => [...(mark?.getClientRects() ?? [])].some(
+    (box) => box.left <= x && x <= box.right && box.top <= y && y <= box.bottom));
+const atCaret = () => {
+  const at = $("text").selectionStart;
+  return sentences.find(({ mark, begin, end }) => mark && begin <= at && at <= end);
+};
+const ofNode = (node) => sentences.find((each) => each.node === node.closest("[role=button]"));
+
+// Words are shaded by the probability of their pieces.
+
+async function shadeAll(mine) {
+  for (const sentence of sentences) {
+    if (mine !== newest) return;
+    await shade(sentence, mine).catch(() => {}); // the words stay without shade
+  }
+}
+
+async function shade(sentence, { signal }) {
+  const { chosen, source } = sentence;
+  const { text, tokens } = sentence.translations[chosen];
+  if (!text || Math.max(tokens, sentence.source_tokens) > about.pair_tokens) return;
+  const scored = await post("score", { source, target: text }, { signal });
+  if (sentence.chosen !== chosen) return;
+  const words = withProbabilities(text, scored, $("translation").lang);
+  if (words) sentence.node.replaceChildren(...words);
+}
+
+/** The words of a text as nodes; null if its pieces spell another text. */
+function withProbabilities(text, { target, probabilities }, lang) {
+  const ends = target.slice(0, -1).map((piece) => piece.replaceAll("\u2581", " "));
+  if (ends.join("").trimStart() !== text) return null;
+  const starts = []; // [place of a piece's first letter in the text, its probability]
+  let at = ends.join("").trimStart().length - ends.join("").length;
+  ends.forEach((piece, index) => {
+    starts.push([at + piece.length - piece.trimStart().length, probabilities[index]]);
+    at += piece.length;
+  });
+  const segmenter = new Intl.Segmenter(lang, { granularity: "word" });
+  return [...segmenter.segment(text)].map(({ segment, index }) => {
+    const own = starts.filter(([start]) => index <= start && start < index + segment.length);
+    if (!own.length || !segment.trim()) return segment;
+    const probability = own.reduce((product, [, each]) => product * each, 1);
+    const title = `${segment}: ${Math.round(100 * probability)} %`;
+    const word = element("span", { className: "word", title }, segment);
+    if (probability < 0.95) word.style.background = `rgb(var(--heat) / ${1 - probability})`;
+    return word;
+  });
+}
+
+// The chosen sentence ----------------------------------------------------------------
+
+function choose(sentence) {
+  shown = sentence;
+  for (const each of sentences) each.node.ariaPressed = each === sentence;
+  $("alternatives").hidden = sentence.translations.length < 2;
+  $("alternatives").lastElementChild.replaceChildren(
+    ...sentence.translations.map(({ text, score }, index) => {
+      const checked = index === sentence.chosen;
+      const input = element("input", { type: "radio", name: "alternative", value: index, checked });
+      const number = element("span", { className: "soft" }, score.toFixed(2).replace("-", "\u2212"));
+      return element("label", {}, input, element("span", {}, text || "(nothing)"), number);
+    }),
+  );
+  return showAttention();
+}
+
+function chooseAlternative({ target }) {
+  shown.chosen = Number(target.value);
+  $("copied").textContent = "";
+  showText(shown);
+  shade(shown, newest).catch(() => {});
+  return showAttention();
+}
+
+async function showAttention() {
+  inspected.abort();
+  const mine = (inspected = new AbortController());
+  const { source, source_tokens, translations, chosen } = shown;
+  const { text, tokens } = translations[chosen];
+  const isLong = Math.max(tokens, source_tokens) > about.pair_tokens;
   $("attention").hidden = true;
+  $("unshown").textContent = !about.attention ? "This model has no attention to show."
+    : isLong ? `Attention is shown of up to ${about.pair_tokens} pieces; this sentence has more.` : "";
+  if ($("unshown").textContent) return;
   try {
-    attention = await post("attention", { source, target });
+    attention = await post("attention", { source, target: text }, mine);
   } catch (error) {
-    // The translation stands without it, such as that of a long text.
-    if (error.name === "AbortError") throw error;
-    $("unshown").textContent = `No attention: ${error.message}.`;
+    if (error.name !== "AbortError") $("unshown").textContent = `No attention: ${error.message}.`;
     return;
   }
   for (const option of $("kind").options) option.hidden = !attention[option.value].length;
@@ -157,14 +283,41 @@ function showHeads() {
   );
 }
 
+// Events -----------------------------------------------------------------------------
+
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  attempt(translate);
+  translate();
 });
 $("text").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
   $("form").requestSubmit();
+});
+$("text").addEventListener("input", () => linkSources("")); // it is another text now
+$("text").addEventListener("mousemove", (event) => link(atPoint(event)));
+$("text").addEventListener("mouseleave", () => link(null));
+$("text").addEventListener("keyup", () => link(atCaret()));
+$("text").addEventListener("blur", () => link(null));
+$("translation").addEventListener("mouseover", ({ target }) => link(ofNode(target)));
+$("translation").addEventListener("mouseleave", () => link(null));
+$("translation").addEventListener("focusin", ({ target }) => link(ofNode(target)));
+$("translation").addEventListener("focusout", () => link(null));
+$("translation").addEventListener("click", ({ target }) => {
+  const sentence = ofNode(target);
+  if (sentence) choose(sentence);
+});
+$("translation").addEventListener("keydown", (event) => {
+  const at = sentences.indexOf(ofNode(event.target));
+  const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1 }[event.key];
+  if (event.key === "Enter" || event.key === " ") choose(sentences[at]);
+  else if (!sentences[to]) return;
+  else {
+    sentences[at].node.tabIndex = -1;
+    sentences[to].node.tabIndex = 0;
+    sentences[to].node.focus();
+  }
+  event.preventDefault();
 });
 $("tokens").addEventListener("mouseover", ({ target }) => {
   const input = target.closest("label")?.firstElementChild;
@@ -172,14 +325,17 @@ $("tokens").addEventListener("mouseover", ({ target }) => {
   input.checked = true;
   showHeads();
 });
-$("candidates").addEventListener("change", () => attempt(showCandidate));
+$("alternatives").addEventListener("change", chooseAlternative);
 $("kind").addEventListener("change", showLayers);
 $("layer").addEventListener("change", showHeads);
 $("tokens").addEventListener("change", showHeads);
+$("shade").addEventListener("change", showShades);
+function showShades() {
+  document.body.classList.toggle("shaded", $("shade").checked);
+}
 $("copy").addEventListener("click", async () => {
-  const text = $("candidates").value;
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText($("translation").textContent);
   } catch {
     // Only pages of https and of loopback may use the clipboard.
     getSelection().selectAllChildren($("translation"));
@@ -196,6 +352,7 @@ async function showExamples() {
       const button = element("button", { type: "button" }, text);
       button.addEventListener("click", () => {
         $("text").value = text;
+        linkSources("");
         if (text.startsWith(">>")) $("tag").value = ""; // it has a tag of its own
         $("form").requestSubmit();
       });
@@ -204,5 +361,7 @@ async function showExamples() {
   );
 }
 
+linkSources("");
+showShades();
 introduce();
 showExamples();

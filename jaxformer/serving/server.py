@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.serving.app import Api
-from jaxformer.serving.batching import Batcher, Limits
+from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Batcher, Limits
 from jaxformer.system.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,8 @@ class Service(uvicorn.Server):
         about = {"direction": self._direction, "n_best": requests.text.options.n_best}
         about["languages"] = [code.replace("_", "-") for code in languages]  # as HTML
         about["tags"] = requests.text.tags
+        about["attention"] = requests.translator.has_attention
+        about["pair_tokens"] = MAX_ATTENTION_PIECES
         config = uvicorn.Config(
             Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,
             ws="none", lifespan="off", log_config=None, log_level="error",

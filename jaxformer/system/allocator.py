@@ -43,6 +43,12 @@ def keep_memory() -> None:
         mallopt(*option)
 
 
+def trim() -> None:
+    """Give freed memory back once, such as what compiling needed."""
+    if release := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        release(0)
+
+
 def _has_accelerator() -> bool:
     """Whether there is an accelerator with a package by which JAX would use it."""
     return any(

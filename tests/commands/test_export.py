@@ -35,14 +35,6 @@ def run_program(file, lines):
     return done.stdout.decode().split("\n")[:-1]
 
 
-def program_of(folder):
-    """Write the program in the README of an export for CTranslate2."""
-    program = folder / "translate.py"
-    readme = (folder / "README.md").read_text()
-    program.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
-    return program
-
-
 @needs_ctranslate2
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -53,7 +45,7 @@ def program_of(folder):
         ("--beam_size=1", "--checkpoint=100", "--no_repeat_ngram=2"),
     ],
 )
-def test_the_program_in_the_readme_translates_as_we_do(
+def test_the_program_of_an_export_translates_as_we_do(
     export, use, toy, flags, tmp_path
 ):
     result = export("--format=ctranslate2", *flags).result
@@ -65,7 +57,7 @@ def test_the_program_in_the_readme_translates_as_we_do(
     }  # fmt: skip
     odd = ODD if "--beam_size=1" in flags else ODD[:40]
     lines = [*toy.test, *odd, "unbekannt bo", *toy.dev]
-    program = program_of(folder)
+    program = folder / "translate.py"
     assert run_program(program, lines) == use("translate", *flags, stdin=lines).lines
     assert run_program(program, []) == []
 
@@ -87,7 +79,7 @@ def test_one_of_several_processes_writes(start, trained, tmp_path):
     assert start(2, *flags, f"--output={output}").result()["output"] == str(output)
     assert {file.name for file in output.iterdir()} == {
         "README.md", "config.json", "model.bin", "sentencepiece.model",
-        "shared_vocabulary.json",
+        "shared_vocabulary.json", "translate.py",
     }  # fmt: skip
 
 
@@ -211,6 +203,7 @@ def test_the_program_in_the_card_translates_as_we_do(export, use, toy, cards, tm
     assert "A sentence to translate." in program
     assert 'batch["input_ids"].shape[1] + 60' in program
     lines = [*toy.test, *ODD[:40]]
+    program += 'assert len(encode("bo " * 2000)) == POSITIONS - 1\n'
     program = program.replace('"A sentence to translate."', repr(lines)[1:-1])
     (folder / "use.py").write_text(program, encoding="utf-8")
     ours = use("translate", "--length_penalty=power", longer, stdin=lines).lines

@@ -1,6 +1,8 @@
 """Sentences that start and end at any time, against each of them alone."""
 
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import jax
 import jax.numpy as jnp
@@ -288,9 +290,11 @@ def test_limited_shapes_change_no_result():
     engine = engine_of(options)
     client = Client(engine, options)
     shapes = engine.shapes.limit(source=12, output=15, slots=4)
-    assert shapes == [(1, 8, 8), (4, 8, 8), (1, 12, 15), (4, 12, 15)]
+    assert shapes == [(1, 12, 15), (4, 12, 15), (1, 8, 8), (4, 8, 8)]
     used = set()
-    for number in range(12):
+    for number in range(15):
+        if number % 2 == 0 and number < 8:  # one after the other, during the search
+            engine.shapes.add(shapes[number // 2])
         long = number % 5 == 0
         wanted = Wanted(15 if long else 4, least=14 * long, prefix=(4,) * (number % 3))
         client.submit(wanted, source_of(number, length=12 if long else 3))
@@ -334,3 +338,28 @@ def test_bucket_lengths_grow_by_at_most_a_half(monkeypatch):
     monkeypatch.setattr(shapes, "SHORTEST_BUCKET", 16)
     ladder = sorted({shapes.bucket_length(length) for length in range(1, 200)})
     assert ladder == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+
+
+def test_a_program_runs_while_another_shape_is_compiled():
+    """And threads that need one shape at once compile it once."""
+    begun, gate, compiled = threading.Event(), threading.Event(), []
+
+    class Slow(Tables):
+        def encode(self, weights, source):
+            compiled.append(source.shape)
+            if source.shape == (2, 8):
+                begun.set()
+                gate.wait(20)
+            return source
+
+    encode = SlotPrograms(Slow(), SEARCHES["beam"], rows_of(1)).encode
+    small, large = (np.ones(shape, np.int32) for shape in ((1, 4), (2, 8)))
+    encode(None, small)
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(encode, None, large) for _ in range(2)]
+        assert begun.wait(20)
+        assert pool.submit(encode, None, small).result(10).shape == (1, 4)
+        assert not wait(found, 0.2).done
+        gate.set()
+        assert [each.result(20).shape for each in found] == [(2, 8)] * 2
+    assert compiled == [(1, 4), (2, 8)]

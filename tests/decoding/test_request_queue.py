@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jaxformer.decoding import shapes, text_pipeline
-from jaxformer.decoding.request_queue import RequestQueue
+from jaxformer.decoding.request_queue import PAIRS, PHRASES, RequestQueue
 from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
 
@@ -29,15 +29,43 @@ def served() -> RequestQueue:
         patch.setattr(shapes, "SHORTEST_LENGTH", 16)
         translator = open_translator(n_best=2, max_source_length=LONGEST)
         served = RequestQueue(translator, slots=4, attention=20)
-        progress = list(served.compile())
-    assert progress == [(n, len(progress)) for n in range(len(progress))]
+        progress = [
+            (done, of, ask_all(served, done) if done else None)
+            for done, of in served.compile()
+        ]
+    first, *rest = [answers for *_, answers in progress]
+    numbers = [(done, of) for done, of, _ in progress]
+    assert numbers == [(n, len(rest)) for n in range(len(rest) + 1)]
+    assert first is None
+    for answers in rest:
+        assert answers == {key: rest[-1][key] for key in answers}
     return served
+
+
+def ask_all(served, programs: int) -> dict:
+    """Send every kind of request that so many programs allow; nothing is compiled."""
+    EVENTS.clear()
+    answers = {}
+    submit(served, answers, "list", *SENTENCES)
+    submit(served, answers, "long", " ".join(["7"] * 200), prefix="5 " * LONGEST)
+    if programs >= PHRASES:
+        submit(served, answers, "phrase", "5", phrases=["6 7"])
+    finish(served)
+    if programs >= PAIRS:
+        served.translator.attention("5 6", "7")
+        served.translator.score(["5 6"], ["7"])
+    assert EVENTS == []
+    return {key: [each[0].text for each in found] for key, found in answers.items()}
 
 
 def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> None:
     prepared = [served.text.tasks(text, prefix, phrases, 0) for text in texts]
-    ends = [lambda found: answers.update({key: found})] * 2  # done and failed
-    served.submit(prepared, *ends, request=key)
+    served.submit(
+        prepared,
+        lambda found: answers.update({key: [each.hypotheses for each in found]}),
+        lambda error: answers.update({key: error}),
+        request=key,
+    )
 
 
 def finish(served) -> None:

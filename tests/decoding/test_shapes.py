@@ -97,6 +97,8 @@ def test_longer_sources_leave_fewer_slots_at_once():
 
 def test_limited_shapes_shrink_when_any_size_has_long_been_too_large():
     shapes = Shapes(25_000, 1)
-    small, *_, large = shapes.limit(source=64, output=64, slots=64)
+    for shape in shapes.limit(source=64, output=64, slots=64):
+        shapes.add(shape)
+    small, *_, large = shapes.all
     assert shapes.fitted(large, small, RECENT, MANY) == large
     assert shapes.fitted(large, small, (0, 0, SHRINK_AFTER), MANY) == small

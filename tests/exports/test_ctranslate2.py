@@ -1,7 +1,6 @@
 """CTranslate2 computes what we compute, from what the export wrote."""
 
 import json
-import re
 from unittest import mock
 
 import jax
@@ -82,7 +81,8 @@ def test_untied_embeddings_and_two_vocabularies(make_model, export, batch, chang
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
     readme = (folder / "README.md").read_text()
     assert ("`target_vocabulary.json`" in readme) == is_separate
-    assert ('open("source_vocabulary.json"' in readme) == is_separate
+    program = (folder / "translate.py").read_text()
+    assert ('FOLDER / "source_vocabulary.json"' in program) == is_separate
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,9 @@ def test_quantized_models_are_near(make_model, export, batch, quantization, tole
     jax.tree.map(np.testing.assert_array_equal, params, before)
     large, small = ((folder / "model.bin").stat().st_size for folder in folders)
     assert small < large
+    exact, near = ((folder / "README.md").read_text() for folder in folders)
+    assert "gives the translations of jaxformer" in exact
+    assert f"Weights in {quantization} are rounded, so some translations differ" in near
     ours, theirs = both_log_probabilities(model, params, batch, folders[1])
     assert np.mean(np.abs(ours - theirs)) < tolerance
 
@@ -125,7 +128,7 @@ def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
 
 
 def test_multilingual_models_and_two_tokenisers(make_model, export, words, monkeypatch):
-    """The README's program passes on a language of the vocabulary, and only that."""
+    """The program passes on a language of the vocabulary, and only that."""
 
     class Published(type(words)):
         source_model, target_model = b"of the source", b"of the target"
@@ -136,14 +139,13 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
     folder = export(*make_model(), tokenizer=Published(40))
     assert (folder / "source.spm").read_bytes() == b"of the source"
     assert (folder / "target.spm").read_bytes() == b"of the target"
-    readme = (folder / "README.md").read_text()
-    assert "`source.spm` and `target.spm`" in readme
-    assert 'sentencepiece.SentencePieceProcessor("target.spm")' in readme
+    assert "`source.spm` and `target.spm`" in (folder / "README.md").read_text()
+    program = (folder / "translate.py").read_text()
+    assert 'SentencePieceProcessor(str(FOLDER / "target.spm"))' in program
     tokenizer = mock.Mock(encode=lambda text, out_type: list(text))
-    names = {"source_tokenizer": tokenizer}
-    monkeypatch.chdir(folder)
+    names = {"source_tokenizer": tokenizer, "FOLDER": folder}
     exec("import json, re, unicodedata", names)
-    exec(readme[readme.index("with open(") : readme.index("def best")], names)
+    exec(program[program.index("PIECES =") : program.index("def best")], names)
     assert names["encode"](" >>fra<<  a") == [">>fra<<", "a"]
     assert names["encode"](">>deu<< a") == list(">>deu<< a")  # as any other word
     assert names["encode"](">>fra<< ") == []
@@ -152,21 +154,21 @@ def test_multilingual_models_and_two_tokenisers(make_model, export, words, monke
     assert names["encode"](" ") == []
 
 
-def test_the_program_ends_translations_at_the_last_position(
-    make_model, export, monkeypatch
+def test_the_program_cuts_sources_and_translations_at_the_last_position(
+    make_model, export, monkeypatch, capsys
 ):
+    """One long line does not end the translation of the others."""
     model, params = make_model(positions="learned", max_positions=16, biases="logits")
     params["logits_bias"][EOS] = -50.0  # no translation ends by itself
     folder = export(model, params)
-    (program,) = re.findall(
-        r"```python\n(.*?)if __name__", (folder / "README.md").read_text(), re.DOTALL
-    )
     side = mock.Mock(
         encode=lambda text, out_type: text.split(),
         decode=lambda pieces: " ".join(pieces),
     )
     monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", lambda _: side)
-    monkeypatch.chdir(folder)
-    exec(program, names := {})
-    (text,) = names["translate"](["5 6 7 8 9 10 11 12 13 14"])
-    assert len(text.split()) == 15
+    file = folder / "translate.py"
+    exec(file.read_text(), names := {"__file__": file, "__name__": "program"})
+    texts = names["translate"](["5 6 7 8 9 10 11 12 13 14", "5 " * 40, "7"])
+    assert [len(text.split()) for text in texts[:2]] == [15, 15]
+    said = "line 2 has 40 pieces: only the first 15 are translated\n"
+    assert capsys.readouterr().err == said

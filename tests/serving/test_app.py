@@ -70,6 +70,23 @@ def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
         np.testing.assert_array_equal(values[name], expected)
 
 
+def test_sentences_have_their_own_translations_and_pieces_their_probabilities(serve):
+    server = serve()
+    body = {"text": "ab cd. ef\ngh", "n_best": 2, "sentences": True}
+    (found,) = server.ask("/translate", body).values["translations"]
+    sources = [[each["source"] for each in line] for line in found["sentences"]]
+    assert sources == [["ab cd.", "ef"], ["gh"]]
+    first = found["sentences"][0][0]
+    assert first["source_tokens"] == 3
+    assert [each["text"] for each in first["translations"]] == ["ba .dc", "ba .dc!"]
+    (plain,) = server.translate("ab cd. ef").values["translations"]
+    assert sorted(plain) == ["log_probability", "score", "text", "tokens"]
+    scored = server.ask("/score", {"source": "a", "target": "b cd"}).values
+    assert scored == {
+        "target": ["\u2581b", "\u2581cd", "</s>"], "probabilities": [1.0, 0.5, 0.3333]
+    }  # fmt: skip
+
+
 def test_a_bad_request_is_refused_in_json(serve):
     server = serve()
     long = {"source": "a", "target": "ä " * 128}
@@ -195,24 +212,40 @@ def test_no_answer_is_lost_or_mixed_up_among_many_clients(serve):
     assert server.translator.most > 1
 
 
-def test_it_is_ready_only_when_it_is_compiled(start, monkeypatch, caplog):
+def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
+    start, monkeypatch, caplog
+):
     monkeypatch.setattr(batching, "LOG_SECONDS", 0.0)
     caplog.set_level("INFO", "jaxformer")
     server, paths = start(), ("/ready", "/health")
-    server.until(lambda: server.ask("/ready").values["compiled_percent"] == 75)
+    server.translator.more.clear()
     for path in paths:
         cold = server.ask(path)
         assert (cold.status, cold.values["status"]) == (503, "starting")
+        assert cold.values["compiled_percent"] == 0
     for request in (
         ("/translate", {"text": "a"}),
         ("/attention", {"source": "", "target": ""}),
     ):
         assert_refused(server.ask(*request), 503, "compiled")
     about = {"status": "ready", "direction": "en-de", "languages": ["en", "de"]}
-    about |= {"n_best": BEAM, "tags": []}
+    about |= {"n_best": BEAM, "tags": [], "attention": True, "pair_tokens": 128}
     server.until_ready()
-    assert [server.ask(path).values for path in paths] == [about] * 2
-    assert "compiling: 3 of 4 shapes, 0 s left" in caplog.messages
+    assert [server.ask(path).values for path in paths] == [
+        {**about, "compiled_percent": 25}
+    ] * 2
+    pair = {"source": "a", "target": "b"}
+    waiting = [
+        server.later(server.ask, "/attention", pair),
+        server.later(server.translate, "a", phrases=["b"]),
+    ]
+    server.until(lambda: server.metric("request_pieces") == 4 + 4)
+    assert server.translate("later but short").status == 200
+    assert not any(reply.done() for reply in waiting)
+    server.translator.more.set()
+    assert [reply.result().status for reply in waiting] == [200, 200]
+    server.until(lambda: server.ask("/ready").values == about)
+    assert "compiling: 3 of 4 programs, 0 s left" in caplog.messages
 
 
 def test_languages_are_named_as_in_html(serve):
@@ -273,15 +306,21 @@ def test_the_end_comes_even_if_an_answer_does_not(busy, monkeypatch):
     assert server.ended.result(3)["sentences"] == 0
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_failure_of_the_model_ends_the_server(start, busy, warm):
-    if warm:
+@pytest.mark.parametrize("when", ["cold", "compiling", "warm"])
+def test_a_failure_of_the_model_ends_the_server(start, busy, when):
+    if when == "warm":
         server, first = busy()
         replies = [first, *server.queue("a", "b", "c")]
     else:
         server, replies = start(), []
+    if when == "compiling":
+        server.translator.more.clear()
+        server.until_ready()
+        replies = [server.later(server.translate, "a", phrases=["b"])]
+        server.until(lambda: server.metric("queue_sentences") == 1)
     server.translator.fault = RuntimeError("out of memory")
     server.translator.gate.set()
+    server.translator.more.set()
     for reply in replies:
         assert_refused(reply.result(), 503, "translating failed")
     assert server.ended.exception(10) is server.translator.fault

@@ -27,6 +27,7 @@ from jaxformer.system.errors import InputError
         (b'{"text": "a", "tag": ">>fr<<"}', "not in the vocabulary; use one of >>de<<"),
         (b'{"text": "a", "tag": []}', '"tag" is not in the vocabulary'),
         (b'{"text": "a", "tag": null}', '"tag" is not in the vocabulary'),
+        (b'{"text": "a", "sentences": 1}', '"sentences" has to be true or false'),
         (b'{"text": "a", "phrases": "b"}', '"phrases" has to be'),
         (b'{"text": "a", "phrases": [["b"]]}', '"phrases" has to be'),
         (b'{"text": ["a"], "phrases": ["b"]}', '"phrases" has to be'),

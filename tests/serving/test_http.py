@@ -53,7 +53,7 @@ def test_malformed_http_is_refused(serve):
 def test_line_feeds_of_a_body_and_pipelined_requests_are_read(serve):
     body = b'{"text":\n"a\\nb"}\n'
     sent = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + HEALTH
-    received = exchange(serve(), sent, end=b'"tags":[]}')
+    received = exchange(serve(), sent, end=b'"pair_tokens":128}')
     assert received.count(b"HTTP/1.1 200 ") == 2
 
 

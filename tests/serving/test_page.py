@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 class Browser(chromium.Browser):
     def __init__(self, driver, address) -> None:
         super().__init__(driver)
+        driver.get_log("browser")  # of earlier tests
         driver.get("http://{}:{}/".format(*address))
         self.wait(lambda _: driver.title == "English to German")
 
@@ -39,6 +40,18 @@ class Browser(chromium.Browser):
     def until_shown(self, translation: str) -> None:
         shown = ["", "", translation]
         self.wait(lambda _: self.read("#status, #error, #translation") == shown)
+        if translation:
+            self.wait(lambda _: self.all("#attention")[0].is_displayed())
+
+    def focused(self):
+        return self.driver.switch_to.active_element
+
+    def tab_to(self, element) -> None:
+        for _ in range(20):
+            self.press(Keys.TAB)
+            if self.focused() == element:
+                return
+        raise AssertionError("the keyboard does not get there")
 
 
 @pytest.fixture
@@ -48,17 +61,15 @@ def browser(driver, serve):
 
 def test_the_keyboard_alone_gets_a_translation_and_its_attention(browser):
     browser.translate(SENTENCE)  # the focus is in the text
+    browser.tab_to(browser.all("#copy")[0])
     names = [token.replace("\u2581", "") for token in tokens(reverse(SENTENCE))]
     assert browser.read("#tokens label") == [*names[:-1], "end"]
     assert browser.read("#heads b") == [f"Head {n + 1}" for n in range(HEADS)]
     before = browser.read("#heads span")
     radios = browser.all("#tokens input")
-    for _ in range(10):
-        browser.press(Keys.TAB)
-        if browser.driver.switch_to.active_element == radios[0]:
-            break
+    browser.tab_to(radios[0])
     browser.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert browser.driver.switch_to.active_element == radios[2]
+    assert browser.focused() == radios[2]
     assert browser.read("#heads span") != before
     assert browser.driver.get_log("browser") == []  # such as of a blocked style
 
@@ -83,7 +94,7 @@ def test_attention_is_shown_of_the_chosen_token_layer_kind_and_candidate(browser
     browser.choose("#kind", "decoder")
     assert browser.read("#layer option") == [f"{n + 1}" for n in range(LAYERS)]
     assert browser.read(first)[0] == "start"
-    browser.choose("#candidates", f"{reverse(SENTENCE)}!")
+    browser.all("#alternatives label")[1].click()
     browser.until_shown(f"{reverse(SENTENCE)}!")
 
 
@@ -91,7 +102,7 @@ def test_a_tag_begins_the_text_that_is_translated_and_attended_to(driver, serve)
     browser = Browser(driver, serve(tags=[">>de<<", ">>fr<<"]).address)
     browser.press("two dogs")
     browser.choose("#tag", ">>fr<<")
-    browser.all("#form button")[0].click()
+    browser.all("#form .main")[0].click()
     browser.until_shown(reverse(">>fr<<two dogs"))
     browser.choose("#kind", "encoder")
     assert browser.read("#tokens label") == [">>f", "r<<two", "dogs", "end"]
@@ -111,7 +122,7 @@ def test_enter_makes_a_new_line_and_examples_and_copies_take_a_click(browser):
     browser.press("a", Keys.ENTER, "b")
     assert browser.read("#text", "each.value") == ["a\nb"]
     browser.send()
-    browser.until_shown("a b")
+    browser.until_shown("a\nb")
     assert browser.read("#examples button") == EXAMPLES
     browser.all("#examples button")[1].click()
     browser.until_shown(reverse(EXAMPLES[1]))
@@ -122,19 +133,90 @@ def test_enter_makes_a_new_line_and_examples_and_copies_take_a_click(browser):
     assert browser.read("#text", "each.value") == [reverse(EXAMPLES[1])]
 
 
-def test_a_translation_without_attention_is_shown(browser):
-    text = "\n".join(["w " * 25] * 6).strip()
-    browser.driver.execute_script(
-        "document.getElementById('text').value = arguments[0]", text
-    )
-    browser.all("#text")[0].click()
+TEXT = "ab cd. The extraordinary teacher\ngh"
+PARTS = ["ab cd.", "The extraordinary teacher", "gh"]
+
+
+def test_sentences_are_linked_by_mouse_and_keyboard_and_have_alternatives(browser):
+    browser.press(TEXT)
     browser.send()
-    browser.wait(lambda _: "128 pieces" in browser.read("#unshown")[0])
+    translation = "\n".join([" ".join(map(reverse, PARTS[:2])), "hg"])
+    browser.until_shown(translation)
+    nodes = browser.all("#translation [role=button]")
+    assert [node.text for node in nodes] == [reverse(each) for each in PARTS]
+    linked = "#mirror .linked, #translation .linked"
+    for number, source in enumerate(PARTS):
+        browser.point_at(nodes[number])
+        assert browser.read(linked) == [source, reverse(source)]
+    browser.point_at(browser.all("#mirror span")[1])  # the text box is above it
+    assert browser.read(linked) == [PARTS[1], reverse(PARTS[1])]
+    browser.point_at(browser.all("#direction")[0])
+    assert browser.read(linked) == []
+    browser.press(Keys.HOME)  # of the last line of the text
+    assert browser.read(linked) == ["gh", "hg"]
+    browser.tab_to(nodes[0])
+    browser.press(Keys.ARROW_RIGHT)
+    assert browser.read(linked) == [PARTS[1], reverse(PARTS[1])]
+    browser.press(Keys.ENTER)
+    assert browser.read("[aria-pressed=true]") == [reverse(PARTS[1])]
+    browser.tab_to(browser.all("#alternatives input")[0])
+    browser.press(Keys.ARROW_DOWN)
+    browser.until_shown(translation.replace("\n", "!\n"))
+    names = [
+        token.replace("\u2581", "") for token in tokens("ehT yranidroartxe rehcaet!")
+    ]
+    browser.wait(lambda _: browser.read("#tokens label") == [*names[:-1], "end"])
+    browser.all("#text")[0].send_keys("x")  # another text: nothing is linked to it
+    assert browser.all("#mirror span") == []
+    assert browser.driver.get_log("browser") == []
+
+
+def test_words_are_shaded_by_their_probability(browser):
+    browser.translate("ab extraordinary cd")
+    words = "#translation .word"
+    browser.wait(lambda _: browser.all(words))
+    # Pieces have 1, 1/2, 1/3 and 1/4; the second word has two of them.
+    titles = ["ba: 100 %", "yranidroartxe: 17 %", "dc: 25 %"]
+    assert browser.read(words, "each.title") == titles
+    background = "getComputedStyle(each).backgroundColor"
+    clear, dark, lighter = browser.read(words, background)
+    assert clear == "rgba(0, 0, 0, 0)"
+    assert float(dark.split()[-1][:-1]) > float(lighter.split()[-1][:-1]) > 0.7
+    browser.all("#shade")[0].click()
+    assert {*browser.read(words, background)} == {clear}
+
+
+def test_the_box_grows_with_the_text_and_a_long_one_says_why_there_is_no_attention(
+    browser,
+):
+    height = "each.clientHeight"
+    (before,) = browser.read("#text", height)
+    browser.driver.execute_script("about.pair_tokens = 20")
+    text = " ".join(["word"] * 50)
+    browser.press(text)
+    browser.send()
+    said = "Attention is shown of up to 20 pieces; this sentence has more."
+    browser.wait(lambda _: browser.read("#unshown") == [said])
     assert not browser.all("#attention")[0].is_displayed()
+    assert browser.read("#translation") == [reverse(text)]
+    browser.all("#text")[0].send_keys("\n" * 20)
+    (after,) = browser.read("#text", height)
+    assert after > 2 * before
+    assert browser.read("#text", "each.scrollHeight - each.clientHeight") == [0]
+    assert browser.driver.get_log("browser") == []
 
 
-@pytest.mark.parametrize("text", [SENTENCE, "x" * 100])
-def test_nothing_runs_out_of_a_narrow_window(browser, text):
-    with browser.seen_by(width=320):
+@pytest.mark.parametrize(
+    ("width", "scheme", "text"),
+    [(320, "light", "x" * 100), (390, "dark", SENTENCE), (1280, "dark", SENTENCE)],
+)
+def test_two_panes_are_beside_or_below_each_other_in_every_window(
+    browser, width, scheme, text
+):
+    with browser.seen_by(width=width, scheme=scheme):
         browser.translate(text)
         assert browser.read("html", "each.scrollWidth - each.clientWidth") == [0]
+        left, right = browser.read(".pane", "each.getBoundingClientRect().top")
+        assert (left == right) == (width == 1280)
+        (ink,) = browser.read("#translation", "getComputedStyle(each).color")
+        assert (int(re.findall(r"\d+", ink)[0]) > 200) == (scheme == "dark")
