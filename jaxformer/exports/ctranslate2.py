@@ -30,7 +30,8 @@ _SAME = "It gives the translations of `jaxformer translate`:"
 _NEAR = (
     "Weights in {} are rounded, so some translations differ from those of\n"
     "`jaxformer translate`. With int8 a weak model translated 88 of 200 lines "
-    "otherwise, with\n9.0 BLEU in place of 9.7; compare scores on your own text. Otherwise:"
+    "otherwise, with\n9.0 BLEU in place of 9.7; compare scores on your own text. "
+    "Otherwise:"
 )
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
