@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,10 @@ from jaxformer.system.stopping import stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_is_a_request_to_stop(number, caplog):
+def test_a_signal_is_a_request_to_stop(number, caplog, request):
     """A second SIGTERM, as Kubernetes may send during the save, changes nothing."""
-    before = signal.getsignal(number)
+    before = signal.default_int_handler  # under nohup SIGHUP is ignored
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, before)))
     with stop_requests() as stop:
         stop.check()
         os.kill(os.getpid(), number)
