@@ -151,8 +151,8 @@ def test_exports_that_cannot_express_it_are_refused(workdir, case, command, tmp_
 def test_a_model_without_attention_has_a_report_without_links(
     workdir, case, command, tmp_path, monkeypatch
 ):
-    model = ARCHITECTURES[case.model["architecture"]][1]
-    monkeypatch.setattr(model, "attention", lambda *_: None)
+    model = ARCHITECTURES[case.model["architecture"]][1].replace(":", ".")
+    monkeypatch.setattr(f"jaxformer.models.{model}.attention", lambda *_: None)
     flags = pair_flags(tmp_path, [("bo", "SU")])
     for mode, *others in (
         ["visualize", f"--output={tmp_path / 'page.html'}"],

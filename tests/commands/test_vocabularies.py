@@ -13,7 +13,7 @@ from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import UNK
 from tests.commands.conftest import EXTRA_LENGTH, SOURCE, TARGET
 from tests.commands.runs import config_flags, pair_flags, text_of
-from tests.commands.test_export import needs_ctranslate2, program_of, run_program
+from tests.commands.test_export import needs_ctranslate2, run_program
 
 TAG = ">>de<<"
 pytestmark = pytest.mark.slow
@@ -145,7 +145,7 @@ def test_exports_translate_as_we_do(command, toy, workdir, tied, tmp_path, reque
     flags = "--format=ctranslate2", f"--output={folder}"
     assert command("export", *flags, workdir=workdir).result["format"] == "ctranslate2"
     for given in lines, toy.test:
-        assert run_program(program_of(folder), given) == ours
+        assert run_program(folder / "translate.py", given) == ours
     marian, again = tmp_path / "marian", tmp_path / "again"
     flags = "--format=huggingface", f"--output={marian}"
     command("export", *flags, workdir=workdir)
