@@ -133,7 +133,7 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
             for kind in kinds.get(index, ()):
                 place = place_of(index, kind.partition("_")[0], split["files"])
                 cells = name, *map(str, place), kind, *pair
-                yield "\t".join(re.sub(r"[\t\r]", " ", each) for each in cells) + "\n"
+                yield "\t".join(re.sub(r"[\t\r\n]", " ", each) for each in cells) + "\n"
 
 
 def sections(corpus: Described) -> dict[str, list[str]]:
