@@ -303,7 +303,7 @@ def check(
     The arguments are as for `train`. `memory_gib` also finds the largest microbatch for
     so much memory. `output` gets a page about the text.
     """
-    return _run("check", CheckResult, locals())
+    return _run("check", CheckResult, {**locals(), "json": True})
 
 
 def evaluate(

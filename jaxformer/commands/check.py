@@ -40,6 +40,8 @@ def run(
     require_output(output, [".html"] if topology else [".html", ".tsv"])
     if output is not None and output.suffix == ".html":  # a package may be missing
         import jaxformer.reports.page  # noqa: F401
+    if workdir is config.values is config.init_from is None:
+        raise InputError("there is nothing to check: give --config=FILE, a run or both")
     if topology is not None:
         if memory_gib is not None:
             raise InputError(
@@ -56,8 +58,6 @@ def run(
         raise InputError("--before is for a check with --topology; add it")
     elif workdir is not None:
         figures = check(config, Workdir(workdir), memory_gib, output)
-    elif config.values is config.init_from is None:
-        raise InputError("there is nothing to check: give --config=FILE, a run or both")
     else:
         logger.info("check: the prepared text is kept only with --workdir")
         with temporary_folder("jaxformer-check-") as folder:

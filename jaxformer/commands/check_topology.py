@@ -103,8 +103,6 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         shape = tuple(largest_shape(model, plan))
         share, text = plan.real_token_share, ""
         count = plan.microbatches_per_update
-    elif request.values is request.init_from is None:
-        raise InputError("there is nothing to check: give --config=FILE or a run")
     else:
         begun = None
         if request.values is None:

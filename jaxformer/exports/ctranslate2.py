@@ -26,13 +26,6 @@ from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 if TYPE_CHECKING:
     from ctranslate2.specs.model_spec import LayerSpec
 
-_SAME = "It gives the translations of `jaxformer translate`:"
-_NEAR = (
-    "Weights in {} are rounded, so some translations differ from those of\n"
-    "`jaxformer translate`. With int8 a weak model translated 88 of 200 lines "
-    "otherwise, with\n9.0 BLEU in place of 9.7; compare scores on your own text. "
-    "Otherwise:"
-)
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
 POSITIONS = 4096
@@ -91,7 +84,6 @@ def write_ctranslate2(
         penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",
         eos=json.dumps(pieces[EOS]),
         suppressed=json.dumps([[pieces[PAD]], [pieces[BOS]]]),
-        sameness=_SAME if quantization == "float32" else _NEAR.format(quantization),
     )
     for template, name in ("ctranslate2.md", "README.md"), ("ctranslate2.txt", PROGRAM):
         text = Template(parameters.template(template)).substitute(values)

@@ -11,6 +11,7 @@ or "test". The words of "unseen" all occur in "train", in other combinations.
 """
 
 import random
+import threading
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +24,7 @@ from jaxformer.system.errors import InputError
 
 SPLITS = ("train", "dev", "test", "unseen")
 _MOST_KEPT = 200_000  # pairs, of about 400 bytes
+_drawing = threading.Lock()
 
 
 class Pair(NamedTuple):
@@ -48,8 +50,9 @@ def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
         return
     kept, others = _kept(split, seed)
     for number in range(count):
-        if number == len(kept):
-            kept.append(next(others))
+        with _drawing:
+            if number == len(kept):
+                kept.append(next(others))
         yield kept[number]
 
 

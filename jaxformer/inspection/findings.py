@@ -1,13 +1,12 @@
 """Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
-import functools
 import math
 import re
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
@@ -57,9 +56,6 @@ KINDS = {
 }
 
 
-_wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
-
-
 class Finding(NamedTuple):
     """One kind of finding in a split: "train: 3 pairs of 10 with ...", to warn of."""
 
@@ -103,7 +99,9 @@ def describe(corpus: Described, found: Sequence[Finding]) -> str:
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
-        *(part for each in lines + small for part in _wrapped(f"- {each}")),
+        *chain.from_iterable(
+            wrap(f"- {each}", _WIDTH, subsequent_indent="  ") for each in lines + small
+        ),
         *(f"not inspected: {reason}" for reason in reasons),
     ]
     return "\n".join(
@@ -133,7 +131,7 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
             for kind in kinds.get(index, ()):
                 place = place_of(index, kind.partition("_")[0], split["files"])
                 cells = name, *map(str, place), kind, *pair
-                yield "\t".join(re.sub(r"[\t\r]", " ", each) for each in cells) + "\n"
+                yield "\t".join(re.sub(r"[\t\r\n]", " ", each) for each in cells) + "\n"
 
 
 def sections(corpus: Described) -> dict[str, list[str]]:

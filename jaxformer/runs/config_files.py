@@ -59,7 +59,7 @@ def read_config_file(name: str) -> Values:
     has_row = not Path(name).is_file()  # a path may have a colon
     file, colon, row = name.partition(":") if has_row else (name, "", "")
     path = _find(file)
-    folder = str(path.parent.absolute())
+    folder, imported = str(path.parent.absolute()), {*sys.modules}
     sys.path.insert(0, folder)  # as of a script, which imports its neighbours
     try:
         get_config = runpy.run_path(str(path)).get("get_config")
@@ -79,6 +79,11 @@ def read_config_file(name: str) -> Values:
         ) from error
     finally:
         sys.path.remove(folder)
+        for module in sys.modules.keys() - imported:  # other configs have their own
+            top = module.partition(".")[0]
+            places = path.parent / top, path.parent / f"{top}.py"
+            if top not in imported and any(place.exists() for place in places):
+                del sys.modules[module]
 
 
 def _find(file: str) -> Path:

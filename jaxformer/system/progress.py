@@ -225,6 +225,8 @@ def compiles_reported() -> Iterator[None]:
     `working_time` leaves out the tracing and compiling within the block.
     """
     running: dict[int, ExitStack] = {}  # by thread
+    COMPILES.made.clear()  # those of an earlier command of the process
+    COMPILES.wanted.clear()
 
     def begin(event: str, _: float, *, fun_name: str = "", **__: object) -> None:
         if event.startswith(_STAGES):

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
 _open_languages = functools.cache(Languages)
-_USUAL = 0.02, 10  # share and number of pairs in another language without a warning
+_FEW, _USUAL = 10, 0.02  # pairs in another language, and share, without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
 # The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
 _CP1252 = bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
@@ -72,8 +72,9 @@ def require_languages(
 ) -> None:
     """Check that a sample of a text is in the languages of its sides.
 
-    Raises InputError above `data.max_foreign`, and warns above 2 %; what `data.drop`
-    has does not count. Languages that py3langid lacks are not checked.
+    Raises InputError above `data.max_foreign`, and warns above 2 %, of more than 10
+    pairs; what `data.drop` has does not count. Languages that py3langid lacks are not
+    checked.
     """
     try:
         kinds = [kind for kind in _LANGUAGES if kind not in (config.drop or ())]
@@ -82,7 +83,7 @@ def require_languages(
         return
     counts = {kind: int(is_flawed.sum()) for kind, is_flawed in found.items()}
     count = sum(counts.values())
-    if count <= max(_USUAL[0] * len(pairs), _USUAL[1]):
+    if count <= _FEW:
         return
     kind, direction = max(counts, key=counts.get), config.direction
     what = "source and target exchanged; exchange the files or the languages"
@@ -94,4 +95,5 @@ def require_languages(
     )
     if count > config.max_foreign * len(pairs):
         raise InputError(f"{said}. If the text is right, set data.max_foreign=None")
-    logger.warning("%s, or drop the pairs by data.drop=%s", said, kind)
+    if count > _USUAL * len(pairs):
+        logger.warning("%s, or drop the pairs by data.drop=%s", said, kind)

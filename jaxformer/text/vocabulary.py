@@ -151,11 +151,12 @@ def require_trainable(config: DataConfig) -> None:
         )
     for text in config.user_defined_symbols:
         if not text or re.search(r"[\s\u2581]", text) or text in RESERVED:
-            joined = re.sub(r"[\s\u2581]+", "_", text)
+            joined, hint = re.sub(r"[\s\u2581]+", "_", text), ""
+            if joined != text:
+                hint = f", such as {joined!r}, and write them so in the text too"
             raise InputError(
                 f"data.user_defined_symbols has {text!r}; use texts without spaces and "
-                f"U+2581 that are none of {', '.join(RESERVED)}, such as {joined!r}, "
-                "and write them so in the text too"
+                f"U+2581 that are none of {', '.join(RESERVED)}{hint}"
             )
 
 

@@ -183,7 +183,8 @@ class MetricsLog(contextlib.ExitStack):
         self._last += working_time() - begin
 
     def made(self, step: int) -> None:
-        """Move the bar to an update that the devices have finished."""
+        """Move the bar to an update that the devices have finished, never back."""
+        step = max(step, self._bar.n)
         if self._draws:
             self._bar.set_postfix_str(f"{self._loss}ETA {self._left(step)}", False)
         self._bar.update(step - self._bar.n)

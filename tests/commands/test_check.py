@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import jaxformer
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs import estimates
 from jaxformer.runs.estimates import report_quality, report_verdict
@@ -89,6 +90,7 @@ def test_a_terminal_gets_the_report_alone(
 
 def test_a_terminal_gets_json_on_request(check, workdir, on_terminal, quick_check):
     assert check("--json", workdir=workdir).result["pairs"] == len(PAIRS)
+    assert jaxformer.check(None, workdir).pairs == len(PAIRS)
 
 
 def test_tokens_are_those_of_the_text(result, workdir):

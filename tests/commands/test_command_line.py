@@ -167,6 +167,7 @@ def test_a_config_file_imports_its_neighbour(tmp_path):
     before = [*sys.path]
     values = config_files.read_config_file(str(tmp_path / "own.py"))
     assert (values["training"]["seed"], sys.path) == (0, before)
+    assert "a_neighbour" not in sys.modules  # that of another folder is another
 
 
 def help_of(capsys, *argv):

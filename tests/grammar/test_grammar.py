@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,6 +49,13 @@ def test_few_pairs_are_drawn_once(monkeypatch):
         assert list(generate("dev", 30, seed=77)) == found
     monkeypatch.setattr(grammar, "_MOST_KEPT", 20)
     assert list(generate("dev", 30, seed=77)) == found
+
+
+def test_threads_draw_the_same_pairs():
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda _: list(generate("train", 5_000, seed=78)), range(2))
+    first, second = found
+    assert first == second
 
 
 def test_splits_share_no_sentence_and_a_sentence_has_one_translation(corpus):

@@ -67,9 +67,10 @@ def test_a_compile_is_announced_by_what_it_is_for(caplog, monkeypatch):
 
     matrix = jnp.ones((3, 3))
     monkeypatch.setattr(progress, "COMPILES", progress._Compiles())
-    progress.COMPILES.wanted["the training step"] = 3
+    progress.COMPILES.next("the training step")  # of an earlier command
     begin, worked = time.monotonic(), progress.working_time()
     with progress.compiles_reported():
+        progress.COMPILES.wanted["the training step"] = 3
         jax.jit(update)(matrix)
         jax.jit(_own_function)(matrix)
         jax.jit(update)(matrix)  # is compiled already

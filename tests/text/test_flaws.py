@@ -62,6 +62,10 @@ def test_text_in_the_wrong_languages_is_refused(config, pairs, caplog):
         require_languages(swapped, "train", replace(config, **changes))
     require_languages([*pairs, *swapped[:9]], "train", config)
     assert not caplog.text
+    with pytest.raises(InputError, match="20 of 1,520 pairs"):  # below 2 %
+        require_languages(
+            [*pairs, *swapped[:20]], "train", replace(config, max_foreign=0.01)
+        )
 
 
 def test_exchanged_text_is_refused_before_a_vocabulary_is_trained(config, tmp_path):

@@ -233,11 +233,8 @@ def test_very_long_words_do_not_train_the_vocabulary(tmp_path):
     ("changes", "said"),
     [
         ({"character_coverage": 0.9}, "is 0.9; a vocabulary is trained with 0.98 to 1"),
-        ({"user_defined_symbols": ("</s>",)}, "has '</s>'; use texts without spaces"),
-        (
-            {"user_defined_symbols": ("<ph 1/>",)},
-            "such as '<ph_1/>', and write them so",
-        ),
+        ({"user_defined_symbols": ("</s>",)}, "has '</s>'; use texts without .*</s>$"),
+        ({"user_defined_symbols": ("<ph 1/>",)}, "such as '<ph_1/>', and write them"),
         ({"user_defined_symbols": ("two men",)}, "has 'two men'; use texts without"),
         ({"user_defined_symbols": ("",)}, "has ''; use texts"),
     ],
