@@ -194,8 +194,10 @@ class _Compiles:
     def next(self, what: str) -> str:
         """Say which program for `what` begins, of how many if that is known."""
         self.made[what] += 1
-        of = f" of {self.wanted[what]}" if what in self.wanted else ""
-        return f"compiling {what}: program {self.made[what]}{of}"
+        if what in self.wanted:
+            return f"compiling {what}: {self.made[what]} of {self.wanted[what]}"
+        number = f", program {self.made[what]}" if self.made[what] > 1 else ""
+        return f"compiling {what}{number}"
 
     def change(self, by: int) -> None:
         """Note that `by` more stages run; they nest, and threads overlap."""
