@@ -173,6 +173,9 @@ class Translator:
         A side is a text, or the pieces of a `Hypothesis`, whose log-probability it is
         again. Raises InputError for pieces that do not fit.
         """
+        for texts in (sources, targets):
+            if isinstance(texts, str):
+                raise TypeError(f"{texts!r:.60} is one text; give a list of texts")
         return self._translator.score(sources, targets)
 
     def attention(self, source: Side, target: Side) -> Attention:

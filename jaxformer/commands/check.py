@@ -79,7 +79,7 @@ def check(
             open_run,
             plan_training,
             prepare_run,
-            warn_of_update_size,
+            warn_of_plan,
         )
         from jaxformer.training.memory import device_budget, places
 
@@ -93,7 +93,7 @@ def check(
             with prepare_run(run.path, config) as (checked, prepared):
                 pass
         plan = plan_training(checked, prepared)
-        warn_of_update_size(checked, plan)
+        warn_of_plan(checked, plan)
         figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspected()
     add_pieces(corpus, text, prepared)

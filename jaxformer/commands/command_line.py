@@ -108,7 +108,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         config = published_config
     if given["workdir"] is None and command.needs_workdir:
         example = USAGE if mode == "train" else f"jaxformer {mode} runs/demo"
-        raise InputError(f"the run is missing; for example: {example}")
+        raise InputError(f"the run is missing; for example: {example}; see --help")
     values = None if config is None else read_config_file(config)
     request = ConfigRequest(values, tuple(overrides), given.pop("init_from", None))
     flags: dict[str, Any] = {"config": request}
@@ -166,6 +166,8 @@ def _words_among(unknown: Sequence[str]) -> list[str]:
         if hint := REPLACED.get(flag.removeprefix("--")):
             raise InputError(f"there is no flag {flag}: {hint}")
         known = [f"--{known}" for known in ("config", "mode", *FLAGS)]
+        if "." in flag:
+            raise InputError(f"there is no flag {flag}; keys are --config.SECTION.KEY")
         hint = did_you_mean(flag, known, "see jaxformer COMMAND --help")
         raise InputError(f"there is no flag {flag}{hint}")
     return [*unknown]

@@ -259,8 +259,10 @@ def require_same_text(
         if is_gone and _places(config) == _places(before):
             return
         fault = f"cannot be compared ({error})"
+    was = now = ""
+    if config.corpus == "directory" or config.corpus.startswith("tfds:"):
+        was, now = f" in {report['folder']}", f" in {folder_of(config)}"
     raise InputError(
-        f"{workdir} was prepared with the text {before.train} in {report['folder']}, "
-        f"and the text {config.train} in {folder_of(config)} {fault}; use another "
-        "workdir"
+        f"{workdir} was prepared with the text {before.train}{was}, and the text "
+        f"{config.train}{now} {fault}; use another workdir"
     )

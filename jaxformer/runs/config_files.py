@@ -213,7 +213,9 @@ def required_record(folder: Path) -> Record:
     """Read the record of a run. Raises InputError as `read_record`, or without one."""
     if (record := read_record(folder)) is not None:
         return record
-    raise InputError(f"there is no run in {folder} (no {RECORD}); train one first")
+    raise InputError(
+        f"there is no run in {folder} (no {RECORD}); give --config to train one"
+    )
 
 
 def _parsed(file: Path, values: dict[str, Any]) -> Record:

@@ -10,7 +10,7 @@ from jaxformer.decoding.options import TranslateRequest
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.evaluator import Evaluator
 from jaxformer.runs.open import make_translator
-from jaxformer.runs.run import Run, plan_training, warn_of_update_size
+from jaxformer.runs.run import Run, plan_training, warn_of_plan
 from jaxformer.system.progress import COMPILES
 from jaxformer.system.stopping import StopRequests
 from jaxformer.text.sources import Text
@@ -27,7 +27,7 @@ class Job:
         self.run, self.prepared, self.stop = run, prepared, stop
         self.setup = make_training_setup(run.config, run.model)
         self.plan = plan_training(run, prepared)
-        warn_of_update_size(run, self.plan)
+        warn_of_plan(run, self.plan)
         if self.plan.microbatches_per_update == 1:
             COMPILES.wanted["the training step"] = len(self.plan.shapes)
         self.evaluators = make_dev_evaluators(run, prepared, stop.check)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jaxformer.corpus.beam import Beam
 
 logger = logging.getLogger(__name__)
+_MANY_EPOCHS = 1000
 
 
 class Run(NamedTuple):
@@ -182,9 +183,18 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
-def warn_of_update_size(run: Run, plan: Plan) -> None:
-    """Warn if the microbatches of an update hold much more or less than one would."""
+def warn_of_plan(run: Run, plan: Plan) -> None:
+    """Warn of very many epochs, and of microbatches that hold much more or less.
+
+    They hold more or less than an update of a single microbatch would.
+    """
     training, multiple = run.config.training, run.config.batches.row_multiple
+    if (epochs := plan.epochs(training.steps)) > _MANY_EPOCHS:
+        logger.warning(
+            "training.steps=%s are %s epochs of this text: a smaller model and fewer "
+            "updates suit it, see `jaxformer check`",
+            *(f"{number:,.0f}" for number in (training.steps, epochs)),
+        )
     longest = max(length for shape in plan.shapes for length in shape[1:])
     wanted, made = (
         max(1, tokens // longest // multiple) * multiple * longest

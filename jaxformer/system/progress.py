@@ -118,6 +118,11 @@ class _Work:
 
 
 class _Bar(tqdm):
+    def refresh(self, *given: object, **named: object) -> None:
+        """Draw it, but not before `delay`: it would not be cleared in the end."""
+        if not self.delay or time.time() >= self.start_t + self.delay:
+            super().refresh(*given, **named)
+
     def update(self, n: float = 1) -> bool | None:
         _check()
         return super().update(n)

@@ -144,7 +144,8 @@ class MetricsLog(contextlib.ExitStack):
             if text != self._path.read_bytes() or self._path.stat().st_nlink > 1:
                 write_atomically(self._path, text)
         self._run, self._start_step, self._total_steps = run, start_step, total_steps
-        self._start = self._last = working_time()
+        self._last = working_time()
+        self._begun = start_step, self._last  # an update, and when it was finished
         self._trained_tokens = self._trained_seconds = 0.0
         self._tokens_before = tokens_before
         self._writes = writes
@@ -185,13 +186,17 @@ class MetricsLog(contextlib.ExitStack):
     def made(self, step: int) -> None:
         """Move the bar to an update that the devices have finished, never back."""
         step = max(step, self._bar.n)
+        if step > self._start_step == self._begun[0]:  # what is read for it takes long
+            self._begun = step, working_time()
         if self._draws:
-            self._bar.set_postfix_str(f"{self._loss}ETA {self._left(step)}", False)
+            left = f"ETA {self._left(step)}" if step > self._begun[0] else ""
+            self._bar.set_postfix_str(f"{self._loss}{left}", False)
         self._bar.update(step - self._bar.n)
 
     def _left(self, step: int) -> timedelta:
         """The time left, at the mean speed without compiling."""
-        taken = (working_time() - self._start) / max(step - self._start_step, 1)
+        first, since = self._begun
+        taken = (working_time() - since) / max(step - first, 1)
         return timedelta(seconds=round((self._total_steps - step) * taken))
 
     def train(self, step: int, sums: Mapping[str, float], **others: float) -> None:

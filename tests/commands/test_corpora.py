@@ -9,7 +9,7 @@ import pytest
 from jaxformer import Translator
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import open_prepared
-from jaxformer.runs.run import open_run, plan_training, warn_of_update_size
+from jaxformer.runs.run import open_run, plan_training, warn_of_plan
 from jaxformer.runs.texts import of_tag
 from jaxformer.system.errors import InputError
 from jaxformer.text.sources import read_parts
@@ -50,7 +50,7 @@ def test_microbatches_that_make_an_update_of_another_size_are_named(mixed, caplo
     training = replace(run.config.training, tokens_per_microbatch=size)
     odd = run._replace(config=replace(run.config, training=training))
     for each, warns in ((run, False), (odd, True)):
-        warn_of_update_size(each, plan_training(each, prepared))
+        warn_of_plan(each, plan_training(each, prepared))
         assert ("choose another training.tokens_per_micro" in caplog.text) == warns
 
 

@@ -1,5 +1,6 @@
 """Long work says how far it is: on a terminal by a bar, elsewhere by lines."""
 
+import logging
 import re
 import time
 from pathlib import Path
@@ -47,6 +48,16 @@ def test_a_terminal_shows_a_bar(monkeypatch):
         for _ in progress.track(range(3), "reading", 3, unit="pairs"):
             time.sleep(0.11)
         assert re.search(r"\rreading:  33%\|.*\| 1/3 \[.* pairs/s\]", shown())
+
+
+def test_a_message_draws_no_bar_of_quick_work(monkeypatch):
+    """It would stay, before the next message."""
+    monkeypatch.setattr(progress, "DELAY", 9.0)
+    with terminal(monkeypatch, rows=24) as (_, shown):
+        for _ in progress.track(range(3), "reading", unit="pairs"):
+            logging.getLogger("somewhere").warning("a message")
+        assert "reading" not in (screen := shown())
+        assert screen.count("a message\r\n") == 3
 
 
 def test_a_silent_call_is_reported_again_and_again(caplog):

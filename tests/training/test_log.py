@@ -240,6 +240,17 @@ def test_without_a_terminal_every_report_is_a_plain_line(
     assert speeds == [6 / 40, 10 / 40]
 
 
+def test_the_time_left_is_that_after_the_first_update(open_log, monkeypatch, caplog):
+    """Before it, the pipeline begins and programs are compiled."""
+    caplog.set_level(logging.INFO)
+    times = iter([0.0, 50.0, 54.0, 54.0, 54.0, 54.0])
+    monkeypatch.setattr("jaxformer.training.log.working_time", times.__next__)
+    with open_log() as log:
+        log.made(1)
+        log.train(3, SUMS, **RATES)
+    assert caplog.messages[0].endswith("ETA 0:03:14")  # 97 updates of 2 s
+
+
 @pytest.mark.parametrize("rows", [24, 0])
 def test_messages_go_above_the_bar_of_a_terminal(open_log, monkeypatch, caplog, rows):
     """A terminal of unknown size gets plain lines."""
