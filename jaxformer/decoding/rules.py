@@ -69,6 +69,13 @@ class Rules(NamedTuple):
         return jnp.where(is_forced, only, best), tokens
 
 
+def no_rules(max_lengths: jax.Array) -> Requests:
+    """Requests that only limit lengths, int32 [B]."""
+    zeros = jnp.zeros_like(max_lengths)
+    prefixes = jnp.full((zeros.shape[0], 0), PAD, jnp.int32)
+    return Requests(max_lengths, zeros, prefixes, zeros.astype(jnp.uint32))
+
+
 def rules_of_step(
     requests: Requests, ages: jax.Array, tokens: jax.Array, no_repeat_ngram: int
 ) -> Rules:

@@ -1,12 +1,13 @@
 """Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
+import functools
 import math
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,9 @@ KINDS = {
 }
 
 
+_wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
+
+
 class Finding(NamedTuple):
     """One kind of finding in a split: "train: 3 pairs of 10 with ...", to warn of."""
 
@@ -99,9 +103,7 @@ def describe(corpus: Described, found: Sequence[Finding]) -> str:
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     summary = [
         f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
-        *chain.from_iterable(
-            wrap(f"- {each}", _WIDTH, subsequent_indent="  ") for each in lines + small
-        ),
+        *(part for each in lines + small for part in _wrapped(f"- {each}")),
         *(f"not inspected: {reason}" for reason in reasons),
     ]
     return "\n".join(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.decoding.options import SearchOptions
-from jaxformer.decoding.rules import Requests
+from jaxformer.decoding.rules import Requests, no_rules
 from jaxformer.decoding.search import advance, search, start
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 from tests.decoding.tables import (
@@ -192,10 +192,7 @@ def test_search_stops_when_no_live_hypothesis_can_win(
         each = jnp.asarray(logits, jnp.float32)[:, None, None]
         return jnp.broadcast_to(each, (VOCABULARY, *newest.tokens.shape)), cache
 
-    zeros = np.zeros(len(limits), np.int32)
-    prefixes = zeros.reshape(-1, 1)[:, :0]
-    requests = Requests(jnp.array(limits), zeros, prefixes, zeros.astype(np.uint32))
-    state = start(requests, (), width=width, length=50)
+    state = start(no_rules(jnp.array(limits)), (), width=width, length=50)
     assert advance(step_fn, state, options, steps=50, until_done=2).clock == steps
 
 
