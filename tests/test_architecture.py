@@ -196,7 +196,7 @@ BUDGETS = {
     "their lines": 900,
     "rooms": 22,
     "arrows between rooms": 111,
-    "lines of the package": 29_070,
+    "lines of the package": 29_075,
     "lines of tests": 28_380,
     "lines of benchmarks": 3_905,
     "lines of docs": 3_075,

@@ -465,13 +465,13 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
     monkeypatch.chdir(tmp_path / "text")
     prepare(replace(own, train="../pairs.tsv", dev="../pairs.tsv"), run)
     write_lines(tmp_path / "other.tsv", ["a\tb"])
-    with pytest.raises(InputError, match=r"and the text \.\./other\.tsv in .* differs"):
+    with pytest.raises(InputError, match=r"and the text \.\./other\.tsv differs"):
         prepare(replace(own, train="../other.tsv", dev="../pairs.tsv"), run)
     with pytest.raises(
         InputError, match=r"data\.train was 'pairs\.tsv' and is now '2'"
     ):
         prepare(replace(own, corpus="builtin:grammar", train="2", dev="1"), run)
-    with pytest.raises(InputError, match=r"and the text gone in .* cannot be compared"):
+    with pytest.raises(InputError, match=r"and the text gone cannot be compared"):
         prepare(replace(own, train="gone"), run)
     assert tree(run) == before
 

@@ -54,7 +54,7 @@ def test_text_in_the_wrong_languages_is_refused(config, pairs, caplog):
     some = [*pairs, *swapped[:100]]
     require_languages(some, "train", config)
     assert "of the train text are not en-de" in caplog.text
-    assert "drop the pairs by data.drop=swapped" in caplog.text
+    assert "; drop them by data.drop=swapped,language" in caplog.text
     caplog.clear()
     for changes in (
         {"drop": ("swapped",)}, {"max_foreign": None}, {"target_language": "tlh"},
