@@ -64,7 +64,7 @@ def test_pipeline():
     assert outcome["rates"]["packed, 25,000"]["python"]["per_second"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_prepare():
     outcome, printed = run("prepare.py --quick")
     assert outcome["found"]["SentencePiece"]["ratio"] == 1

@@ -6,12 +6,14 @@ A case is run in this process. Its outcome is a right answer, or one line and ex
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+
+from jaxformer.text.lines import read_lines
 
 LIMIT = 20.0  # seconds of a case
 
@@ -91,11 +93,18 @@ def judge(run: Callable[[], Any], is_right: Callable[[Any], bool]) -> tuple[str,
     return ("answer", "") if right else ("fault", f"wrong: {answer.out[:100]!r}")
 
 
-def is_result(mode: str, lines: int, answer: Any) -> bool:
-    """Whether a command wrote JSON without NaN, or a line for each given one."""
+def is_result(mode: str, flags: Sequence[str], answer: Any) -> bool:
+    """Whether a command wrote JSON without NaN, or a line for each of its source.
+
+    Standard input is as the file `text`.
+    """
     *written, _ = answer.out.decode().split("\n")
     if mode == "translate":
-        return len(written) == lines
+        given = dict(flag.partition("=")[::2] for flag in flags)
+        if output := given.get("--output"):
+            *written, _ = Path(output).read_text("utf-8").split("\n")
+        source = Path(given.get("--source") or "text")
+        return len(written) == sum(1 for _ in read_lines(source))
     if mode == "align" or not written:
         return bool(written) or mode == "serve"
     last = written[-1]

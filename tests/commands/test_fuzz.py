@@ -67,7 +67,7 @@ class Fuzzer:
         before = fuzzing.contents(watched)
         outcome, what = fuzzing.judge(
             lambda: self.command(mode, *flags, workdir=workdir, stdin=TEXT.encode()),
-            partial(fuzzing.is_result, mode, len(TEXT.splitlines())),
+            partial(fuzzing.is_result, mode, flags),
         )
         lost = before.items() - fuzzing.contents(watched).items()
         if lost and not (is_writer and outcome == "answer"):
