@@ -59,7 +59,7 @@ def run(
     elif workdir is not None:
         figures = check(config, Workdir(workdir), memory_gib, output)
     else:
-        logger.info("check: the prepared text is kept only with --workdir")
+        logger.info("check: the prepared text is kept only if a run is given")
         with temporary_folder("jaxformer-check-") as folder:
             figures = check(config, Workdir(folder), memory_gib, output)
     return figures if json or not sys.stdout.isatty() else None

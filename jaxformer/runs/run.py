@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jaxformer.corpus.beam import Beam
 
 logger = logging.getLogger(__name__)
-_MANY_EPOCHS = 1000
+_MANY_EPOCHS = 1000  # above which training warns
 
 
 class Run(NamedTuple):
@@ -184,10 +184,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
 
 
 def warn_of_plan(run: Run, plan: Plan) -> None:
-    """Warn of very many epochs, and of microbatches that hold much more or less.
-
-    They hold more or less than an update of a single microbatch would.
-    """
+    """Warn of very many epochs, and of updates that are not as large as asked for."""
     training, multiple = run.config.training, run.config.batches.row_multiple
     if (epochs := plan.epochs(training.steps)) > _MANY_EPOCHS:
         logger.warning(

@@ -86,19 +86,17 @@ def require_languages(
     if count <= _FEW:
         return
     kind, direction = max(counts, key=counts.get), config.direction
-    what = "source and target exchanged", "exchange the files or the languages"
+    what, remedy = "source and target exchanged", "exchange the files or the languages"
     if kind == "language":
-        what = (
-            "another language",
-            "correct data.source_language or data.target_language",
-        )
+        what = "another language"
+        remedy = "correct data.source_language or data.target_language"
     said = (
         f"{count:,} of {len(pairs):,} pairs of the {split} text{config.of_corpus} are "
-        f"not {direction}, most have {what[0]}"
+        f"not {direction}, most have {what}"
     )
     if count > config.max_foreign * len(pairs):
         raise InputError(
-            f"{said}; {what[1]}. If the text is right, set data.max_foreign=None"
+            f"{said}; {remedy}. If the text is right, set data.max_foreign=None"
         )
     if count > _USUAL * len(pairs):
         logger.warning("%s; drop them by data.drop=%s", said, ",".join(_LANGUAGES))

@@ -75,6 +75,7 @@ MISTAKES = {
     "train": [
         ("--workdir= --config=demo", "the run is missing; for example: jaxformer"),
         ("--wrkdir=x", "there is no flag --wrkdir; did you mean --workdir?"),
+        ("--training.steps=3", "no flag --training.steps; keys are --config.SECTION"),
         (f"{NEW} --config.data.source_language=e\udcff", "language is 'e\\udcff'; say"),
         ("--mode=trian", "there is no command trian; did you mean train?"),
         ("--mode=x", "there is no command x; there are train, prepare, check"),

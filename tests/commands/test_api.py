@@ -148,6 +148,11 @@ def test_what_is_no_text_is_named(translator, given, message):
         jaxformer.attention_view(translator, given)
 
 
+def test_scores_are_those_of_lists(translator):
+    with pytest.raises(TypeError, match="'bo' is one text; give a list"):
+        translator.score(["bo"], "bo")
+
+
 def test_threads_take_turns(translator, toy, monkeypatch):
     texts, running = [[text] * 3 for text in toy.test[:4]], threading.Lock()
     expected = [*map(translator, texts)]

@@ -151,7 +151,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     assert result["bytes_per_device"] == 1 + 3 * 2 + 3  # on CPUs
     assert result["largest_microbatches"]["rematerialised"]["tokens"] == 640
     for said in (
-        "kept only with --workdir",
+        "kept only if a run is given",
         "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate",
         f"{result['parameters']:,} parameters",
         "up to 2 microbatch(es)",

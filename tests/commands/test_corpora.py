@@ -43,15 +43,30 @@ def mixed(command, mixed_flags, tmp_path_factory):
     return workdir, command("train", *mixed_flags, *SHORT, workdir=workdir)
 
 
-def test_microbatches_that_make_an_update_of_another_size_are_named(mixed, caplog):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokens_per_microbatch": 2 / 3}, "choose another training.tokens_per_micro"),
+        ({"steps": 1e6}, "epochs of this text: a smaller model and fewer updates suit"),
+    ],
+)
+def test_odd_sizes_of_updates_and_very_many_epochs_are_named(
+    mixed, caplog, changes, said
+):
+    """The changes are factors of the size of an update and of the number of updates."""
     workdir, _ = mixed
     prepared, run = open_prepared(workdir), open_run(workdir)
-    size = run.config.training.tokens_per_update * 2 // 3
-    training = replace(run.config.training, tokens_per_microbatch=size)
+    training = run.config.training
+    whole = {
+        "tokens_per_microbatch": training.tokens_per_update,
+        "steps": training.steps,
+    }
+    changes = {key: int(whole[key] * factor) for key, factor in changes.items()}
+    training = replace(training, **changes)
     odd = run._replace(config=replace(run.config, training=training))
     for each, warns in ((run, False), (odd, True)):
         warn_of_plan(each, plan_training(each, prepared))
-        assert ("choose another training.tokens_per_micro" in caplog.text) == warns
+        assert (said in caplog.text) == warns
 
 
 def test_an_epoch_has_each_corpus_by_its_weight(mixed):
