@@ -41,9 +41,8 @@ logger = logging.getLogger("jaxformer")
 EXIT_MISTAKE = 2  # of the user
 EXIT_INTERRUPTED = 130
 # Commands that run a model for a limited time; a server would hold its largest memory.
-KEEPING_MEMORY = (
-    "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
-)  # fmt: skip
+TRAINING = ("train", "reproduce")
+KEEPING_MEMORY = (*TRAINING, "translate", "translate_corpus", "evaluate", "score")
 # Objects between two collections. With Python's 700, imports and tracing, whose objects
 # stay, take a tenth longer (docs/speed.md).
 GARBAGE_THRESHOLD = 50_000
@@ -85,6 +84,8 @@ def run(arguments: command_line.Arguments) -> int:
         keep_memory()
     from jaxformer.system import processes  # imports JAX
 
+    if arguments.mode in TRAINING:
+        processes.dispatch_one()
     code = 1
     try:
         code = _run(arguments, processes)

@@ -81,7 +81,7 @@ def check(
             prepare_run,
             warn_of_plan,
         )
-        from jaxformer.training.memory import device_budget, places
+        from jaxformer.training.memory import device_budget, heap_share
 
         if run.has_checkpoints() and run.corpus.exists():  # it may be in training
             checked = open_run(run.path, config)
@@ -102,7 +102,7 @@ def check(
     used = estimates.report_memory(checked, plan)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
-        room = budget if memory_gib else budget // places()
+        room = budget if memory_gib else int(budget / heap_share(len(plan.shapes)))
         largest = {
             name: estimates.search_microbatch(checked, plan, room, again)
             for name, again in (("plain", False), ("rematerialised", True))

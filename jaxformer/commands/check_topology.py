@@ -22,8 +22,7 @@ from jaxformer.config.sections import Config
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import ConfigRequest, parse_config
-from jaxformer.runs.estimates import largest_shape
-from jaxformer.runs.run import open_run, plan_training
+from jaxformer.runs.run import largest_shape, open_run, plan_training
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.training.frozen import trainable

@@ -15,15 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.corpus.mixture import pairs_of_an_epoch
-from jaxformer.corpus.plan import Plan, Shape
+from jaxformer.corpus.plan import Plan
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
-from jaxformer.runs.run import Run
+from jaxformer.runs.run import Run, largest_shape
 from jaxformer.system.cores import usable_cores
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
-from jaxformer.training.memory import GIB, largest_microbatch, places, step_memory
+from jaxformer.training.memory import (
+    heap_share,
+    in_gib,
+    largest_microbatch,
+    step_memory,
+)
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 
@@ -35,13 +40,6 @@ EXPECTED_SHARE_OF_RATE = 0.4
 SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
 QUOTED = 4  # numbers of pairs differ by at most this factor from a measured one
-
-
-def largest_shape(model: Model, plan: Plan) -> Shape:
-    """The shape of a plan, or of a later one, that takes most memory."""
-    plans = [plan, *(later for _, later in plan.later)]
-    shapes = [shape for each in plans for shape in each.shapes]
-    return max(shapes, key=lambda shape: model.activations(*shape))
 
 
 def seconds_per_update(flops: int, model: Model) -> float:
@@ -168,11 +166,13 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
-    memory = memory._replace(temporary=places() * memory.temporary)
+    share = heap_share(len(plan.shapes))
+    memory = memory._replace(temporary=int(share * memory.temporary))
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
-        "            activations and gradients, in %d place(s), %s other outputs",
-        *map(in_gib, (sum(memory), *memory[:2])), places(), in_gib(memory.outputs),
+        "            activations and gradients%s, %s other outputs",
+        *map(in_gib, (sum(memory), *memory[:2])), ", counted 1.5 times" * (share > 1),
+        in_gib(memory.outputs),
     )  # fmt: skip
     return sum(memory)
 
@@ -225,11 +225,6 @@ def report_quality(pairs: int) -> list[dict[str, Any]]:
             ", ".join(scores),
         )
     return found
-
-
-def in_gib(size: int) -> str:
-    """Write bytes as "1.50 GiB"."""
-    return f"{size / GIB:.2f} GiB"
 
 
 def report_verdict(figures: dict[str, Any], steps: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
-from jaxformer.corpus.plan import Plan, make_plan
+from jaxformer.corpus.plan import Plan, Shape, make_plan
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.decoding.fastest_dtype import fastest_dtype
@@ -181,6 +181,13 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
             )
         stages.append((update, _plan(run.config, *lengths, shares, mixture, subwords)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
+
+
+def largest_shape(model: Model, plan: Plan) -> Shape:
+    """The shape of a plan, or of a later one, that takes most memory."""
+    plans = [plan, *(later for _, later in plan.later)]
+    shapes = [shape for each in plans for shape in each.shapes]
+    return max(shapes, key=lambda shape: model.activations(*shape))
 
 
 def warn_of_plan(run: Run, plan: Plan) -> None:

@@ -17,6 +17,7 @@ from jaxformer.runs.resume import (
     record_config,
     roll_back,
 )
+from jaxformer.runs.run import largest_shape
 from jaxformer.runs.validation import evaluate_result, validate
 from jaxformer.runs.warm_start import new_state
 from jaxformer.system.errors import InputError, StoppedError
@@ -25,7 +26,7 @@ from jaxformer.training import sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import MetricsLog
 from jaxformer.training.loop import DivergedError, is_over, train
-from jaxformer.training.memory import require_memory
+from jaxformer.training.memory import require_memory, require_update_memory
 from jaxformer.training.profile import profiled
 from jaxformer.training.step import TrainState
 
@@ -120,6 +121,11 @@ def first_state(
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
     if position is None:
         require_memory(abstract)
+        newest = max(checkpoints.steps(), default=0)
+        if not is_over(newest, checkpoints.scores, job.run.config.training):
+            shape = largest_shape(job.run.model, job.plan)
+            several = job.plan.microbatches_per_update > 1
+            require_update_memory(job.setup, shape, accumulate=several)
         found = checkpoints.restore_latest(abstract)
     else:
         found = before_divergence(checkpoints, abstract)

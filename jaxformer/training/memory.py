@@ -14,6 +14,7 @@ from jaxformer.batch import Batch
 from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 from jaxformer.training.setup import TrainingSetup
+from jaxformer.training.step import TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,6 @@ def step_memory(
     `accumulate` is for updates of several microbatches.
     Returns None where the backend does not report memory.
     """
-    logger.info("            compiling the train step for %d x %d x %d ...", *shape)
     blocks = sharding.rows_here(setup.mesh).of
     rows = -(-shape[0] // blocks) * blocks  # filled up to divide evenly
     batch = abstract_batch(setup.mesh, (rows, *shape[1:]))
@@ -76,6 +76,11 @@ def memory_of(program: jax.stages.Compiled) -> StepMemory | None:
     )
 
 
+def in_gib(size: int) -> str:
+    """Write bytes as "1.50 GiB"."""
+    return f"{size / GIB:.2f} GiB"
+
+
 def device_budget(gib: float | None) -> int | None:
     """Bytes of each device: `gib`, else those that it reports; None if unknown.
 
@@ -92,28 +97,49 @@ def device_budget(gib: float | None) -> int | None:
     return int(kibibytes) * 1024 // jax.local_device_count()
 
 
-def places() -> int:
-    """Return in how many places of the heap the updates of a run put temporary memory.
+def heap_share(shapes: int) -> float:
+    """Return how often the heap holds the temporary memory of updates of `shapes`.
 
-    On CPUs a process keeps freed memory (`jaxformer.system.allocator`), and small
-    blocks may be in the place of the last update: ten updates of 1.2 GB took 3.6 GB.
+    On CPUs a process keeps freed memory (`jaxformer.system.allocator`). Updates of
+    several shapes took up to a third more than the largest of them, of one no more.
     """
-    return 3 if jax.default_backend() == "cpu" else 1
+    return 1.5 if shapes > 1 and jax.default_backend() == "cpu" else 1
 
 
-def require_memory(state: object) -> None:
+def require_memory(state: TrainState) -> None:
     """Raise InputError if the devices cannot hold an abstract training state."""
     budget = device_budget(None)
-    leaves = jax.tree.leaves(state)
     here = sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in leaves
+        for leaf in jax.tree.leaves(state)
     )
     if budget is not None and here > budget:
         raise InputError(
-            f"parameters and optimiser state take {here / GIB:.1f} GiB on each device, "
-            f"which has {budget / GIB:.1f} GiB; use a smaller model, or split it over "
-            "more devices by mesh.fsdp"
+            f"parameters and optimiser state take {in_gib(here)} on each device, which "
+            f"has {in_gib(budget)}; use a smaller model, or split it over more devices "
+            "by mesh.fsdp"
+        )
+
+
+def require_update_memory(
+    setup: TrainingSetup, shape: tuple[int, int, int], *, accumulate: bool
+) -> None:
+    """Raise InputError if the devices cannot hold microbatches of the largest `shape`.
+
+    The system would end a process on CPUs without a word. Training has the program that
+    is compiled for this.
+    """
+    budget = device_budget(None)
+    if budget is None:
+        return
+    size = sum(step_memory(setup, shape, accumulate=accumulate) or ())
+    if size > budget:
+        sizes = " x ".join(map(str, shape))
+        raise InputError(
+            f"a microbatch of {sizes} positions takes {in_gib(size)} on each device, "
+            f"which has {in_gib(budget)}; lower training.tokens_per_microbatch or set "
+            "training.rematerialise=True: `jaxformer check --memory_gib=0` finds the "
+            "largest that fits"
         )
 
 

@@ -1,5 +1,6 @@
 """The bytes and the operations of a train step, and the largest microbatch."""
 
+import re
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from jaxformer.batch import Batch
 from jaxformer.corpus.plan import Shape
-from jaxformer.runs.estimates import largest_shape
+from jaxformer.runs.run import largest_shape
 from jaxformer.system.errors import InputError
 from jaxformer.training import memory
 from jaxformer.training.sharding import abstract_state
@@ -80,14 +81,23 @@ def test_budget_is_given_or_what_a_device_has(monkeypatch, tmp_path):
     assert memory.device_budget(None) == 77
 
 
-def test_a_state_that_no_device_holds_is_refused(monkeypatch):
-    setup = setup_of(model_of(**SIZES), (1, 8, 1))
+def test_a_state_or_an_update_that_no_device_holds_is_refused(monkeypatch):
+    setup, shape = setup_of(model_of(**SIZES), (1, 8, 1)), (8, 24, 32)
     state = abstract_state(setup.mesh, setup.init)
     held = sum(leaf.size for leaf in jax.tree.leaves(state)) * 4 // 8  # of a device
-    for budget, fits in ((None, True), (1.1 * held, True), (0.9 * held, False)):
+    whole = sum(memory.step_memory(setup, shape, accumulate=False))
+    assert whole > 1.1 * held
+    for budget, refused in (
+        (None, ""),
+        (whole, ""),
+        (whole - 1, "training.tokens_per_microbatch"),
+        (0.9 * held, "mesh.fsdp"),
+    ):
         monkeypatch.setattr(memory, "device_budget", lambda gib, size=budget: size)
-        with nullcontext() if fits else pytest.raises(InputError, match=r"mesh\.fsdp"):
+        problem = refused and pytest.raises(InputError, match=re.escape(refused))
+        with problem or nullcontext():
             memory.require_memory(state)
+            memory.require_update_memory(setup, shape, accumulate=False)
 
 
 @pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
