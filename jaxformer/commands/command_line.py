@@ -47,7 +47,7 @@ commands:
   jaxformer --config=FILE --help    keys of a config, with their meanings
   jaxformer --version
 
-RUN is the folder of a run. --mode=COMMAND and --workdir=RUN mean the same.
+RUN is the run folder. --mode=COMMAND and --workdir=RUN mean the same.
 
 example: {usage}"""
 

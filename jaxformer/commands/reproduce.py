@@ -1,9 +1,9 @@
 """jaxformer reproduce: a published result, theirs beside ours, and what differs.
 
 --row=NAME trains that row's config, at full length or for training.steps updates, and
-scores its test text under every scorer; reproduced.json in the workdir keeps the
+scores its test text under every scorer; reproduced.json in the run folder keeps the
 result. A larger training.steps continues the run. Without --row all rows are listed,
-with the results in and under --workdir.
+with the results in and under the run folder.
 """
 
 import json
@@ -61,7 +61,7 @@ def run(
     if output is not None:
         raise InputError("--output is a page of all rows; leave out --row or --output")
     if workdir is None:
-        raise InputError("--workdir is missing; give the folder to train the row in")
+        raise InputError("the run is missing; give the folder to train the row in")
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs))
     texts = {"source": source, "reference": reference, "split": split}

@@ -128,7 +128,7 @@ class TrainingConfig(Section, name="training"):
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     trackers: tuple[str, ...] = setting(
         "What records the run besides TensorBoard: wandb, its numbers; profile, a "
-        "trace of 10 updates in WORKDIR/profile after each start of training.",
+        "trace of 10 updates in RUN/profile after each start of training.",
         choices=("wandb", "profile"),
         free=True,
     )

@@ -121,7 +121,7 @@ def prepare(
             raise InputError(
                 f"{workdir} has checkpoints and no corpus, and the text in "
                 f"{folder_of(config)} is not what they were trained on; put the text "
-                "or the corpus back, or use another workdir"
+                "or the corpus back, or use another run folder"
             )
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)

@@ -204,7 +204,7 @@ def read_record(folder: Path) -> Record | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
     raise InputError(
-        f"{file} is damaged or was edited; put a copy back, or use another workdir "
+        f"{file} is damaged or was edited; put a copy back, or use another run folder "
         "(values change by --config.SECTION.KEY=VALUE)"
     )
 
