@@ -143,9 +143,12 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         mode, reported = arguments.mode, contextlib.ExitStack()
         if processes.are_several() and (why := COMMANDS[mode].alone):
             raise InputError(f"jaxformer {mode} runs in one process; {why}")
+        reads = mode in ("translate", "visualize") and arguments.flags["source"] is None
+        if reads and sys.stdin.isatty():
+            logger.info("Type a sentence and press Enter; Ctrl-D ends.")
         if mode != "serve":  # which counts its compiles itself
             reported.enter_context(progress.compiles_reported())
-        if mode not in ("serve", "translate"):  # which may wait for input
+        if mode not in ("serve", "translate", "visualize"):  # may wait for input
             reported.enter_context(progress.progress(mode))
         with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)

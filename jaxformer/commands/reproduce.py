@@ -25,7 +25,7 @@ from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import read_text
 from jaxformer.runs.workdir import Workdir, installed_versions
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, require_local, require_output
+from jaxformer.system.files import entries, near_path, require_local, require_output
 from jaxformer.system.first import once, write_file
 from jaxformer.training.log import read_metrics
 
@@ -161,7 +161,8 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     if folder is not None:
         require_local(folder)
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}; give one with runs in it")
+            hint = near_path(folder, "give one with runs in it")
+            raise InputError(f"there is no folder {folder}{hint}")
     folders = [folder, *entries(folder)] if folder else []
     for file in [each / RECORD for each in folders if (each / RECORD).is_file()]:
         try:

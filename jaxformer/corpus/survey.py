@@ -98,9 +98,9 @@ def survey_text(
     text = hash_of_texts([*shards.values(), *others])
     survey = Survey(made_with, pairs, shards, text)
     if samples:
-        size = config.vocab_size
+        size = f"{config.vocab_size:,}"
         names = dict.fromkeys(part.data.corpus for part in config.parts.values())
-        log.info("corpus: training a vocabulary of %d on %s", size, ", ".join(names))
+        log.info("corpus: training a vocabulary of %s on %s", size, ", ".join(names))
         write_atomically(folder / _TOKENIZER, samples.train().content)
     write_atomically(folder / SURVEY, json.dumps(survey._asdict()))
     return survey

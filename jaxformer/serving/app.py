@@ -87,7 +87,9 @@ class Api:
         }
         self._app = Starlette(routes=routes, exception_handlers=handlers)
         self._app.router.redirect_slashes = False
-        self._paths = {route.path: min(route.methods - {"HEAD"}) for route in routes}
+        self._paths = {route.path for route in routes}
+        known = (f"{min(each.methods - {'HEAD'})} {each.path}" for each in routes)
+        self._known = ", ".join(known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with HEADERS added; count and time it."""
@@ -156,13 +158,9 @@ class Api:
         return JSONResponse(values, code)
 
     async def _refuse(self, request: Request, error: HTTPException) -> Response:
-        said = error.detail
-        if error.status_code == 404:
-            known = ", ".join(f"{how} {path}" for path, how in self._paths.items())
-            said = f"there is no such path; there are {known}"
-        elif error.status_code == 405:
-            path = request.url.path
-            said = f"{path} has no method {request.method[:9]}; use {self._paths[path]}"
+        said, path = error.detail, request.url.path[:99]
+        if error.status_code in (404, 405):
+            said = f"there is no {request.method[:9]} {path}; there are {self._known}"
         return _error(error.status_code, said, error.headers)
 
     async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:
