@@ -137,7 +137,7 @@ def server(flags: Sequence[str]) -> Iterator[str]:
         )
         try:
             url, health = None, ""
-            while not health or "compiled_percent" in health:
+            while not health or "compiling" in health:
                 time.sleep(0.2)
                 log.seek(0)
                 text = log.read()

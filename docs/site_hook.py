@@ -84,7 +84,7 @@ def commands_page() -> str:
         "# Commands",
         "",
         "`jaxformer COMMAND [--config=FILE] RUN [flags]`, in any order. RUN is the "
-        "folder of a run. `--mode=COMMAND` and `--workdir=RUN` mean the same; without "
+        "run folder. `--mode=COMMAND` and `--workdir=RUN` mean the same; without "
         "a command it is `train`. A flag that a command does not use is an error. "
         "`--config.SECTION.KEY=VALUE` changes a value of the config "
         "([config keys](config_keys.md)).",

@@ -48,10 +48,10 @@ def _logging_unchanged() -> Iterator[None]:
 class Translator:
     """A trained run that translates.
 
-    `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names workdirs
+    `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names runs
     of further models, whose probabilities are averaged with this one's. `choose` takes
     one of the hypotheses: "bleu", "chrf" or "comet" by minimum Bayes risk, or
-    "WORKDIR,WORKDIR:WEIGHT" by models of the same or the opposite direction. `comet`
+    "RUN,RUN:WEIGHT" by models of the same or the opposite direction. `comet`
     is the model of choose="comet": CHECKPOINT or "CHECKPOINT,PYTHON". `dtype` is the
     type of the factors of products, "float32", "bfloat16" or "auto", the fastest here.
     None stands for the value of the run's config. Threads may share a translator: their

@@ -141,12 +141,17 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         processes.join(**arguments.cluster)
         _start_logging(processes, progress.LAST_LINE)
         start = time.monotonic()
-        mode, reported = arguments.mode, contextlib.nullcontext()
+        mode, reported = arguments.mode, contextlib.ExitStack()
         if processes.are_several() and (why := COMMANDS[mode].alone):
             raise InputError(f"jaxformer {mode} runs in one process; {why}")
-        if mode not in ("serve", "translate"):  # which may wait for input
-            reported = progress.progress(mode)
-        with stopping.interrupts(), progress.compiles_reported(), reported:
+        reads = mode in ("translate", "visualize") and arguments.flags["source"] is None
+        if reads and sys.stdin.isatty():
+            logger.info("Type a sentence and press Enter; Ctrl-D ends.")
+        if mode != "serve":  # which counts its compiles itself
+            reported.enter_context(progress.compiles_reported())
+        if mode not in ("serve", "translate", "visualize"):  # may wait for input
+            reported.enter_context(progress.progress(mode))
+        with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)
         if result is not None and processes.is_first():
             result["seconds"] = round(time.monotonic() - start, 1)

@@ -4,6 +4,6 @@
 # Relative paths are those of the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-config=$1 workdir=$2
+config=$1 run=$2
 shift 2
-exec .venv/bin/python -m jaxformer.main --config="$config" --workdir="$workdir" "$@"
+exec .venv/bin/python -m jaxformer.main train --config="$config" "$run" "$@"

@@ -5,7 +5,7 @@
 # Relative paths are those of the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-config=$1 workdir=$2 processes=$3
+config=$1 run=$2 processes=$3
 shift 3
 address=127.0.0.1:${PORT:-$((20000 + RANDOM % 20000))}
 export JAX_PLATFORMS=cpu
@@ -14,7 +14,7 @@ export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=2"
 pids=()
 trap 'again=yes; kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
 for ((id = 0; id < processes; id++)); do
-    .venv/bin/python -m jaxformer.main --config="$config" --workdir="$workdir" \
+    .venv/bin/python -m jaxformer.main train --config="$config" "$run" \
         --coordinator_address="$address" --num_processes="$processes" \
         --process_id="$id" "$@" &
     pids+=($!)

@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxformer
 from jaxformer import main as main_module
+from jaxformer.commands import command_line
 from jaxformer.main import main
+from jaxformer.system import progress
 from jaxformer.system.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -26,11 +29,12 @@ ROOT = Path(__file__).parents[1]
 def run(monkeypatch, own_logging):
     """Run a function in place of the command; returns the exit code."""
 
-    def run_function(function):
+    def run_function(function, mode="reproduce"):
         module = SimpleNamespace(run=lambda **flags: function())
         monkeypatch.setattr(main_module, "command", lambda mode: module)
+        monkeypatch.setattr(command_line, "refuse_early", lambda _: None)
         with own_logging():
-            return main(["jaxformer", "reproduce", "runs/x"])
+            return main(["jaxformer", mode, "runs/x"])
 
     return run_function
 
@@ -92,6 +96,15 @@ def test_a_result_names_any_url(capsys, run, monkeypatch):
     monkeypatch.setattr("jaxformer.remote.copy._copies", copies)
     assert run(lambda: {"file": '/"cache/x/y'}) == 0
     assert json.loads(capsys.readouterr().out)["file"] == f"{url}/y"
+
+
+def test_compiles_are_reported_but_for_a_server_which_counts_them(
+    run, monkeypatch, capsys
+):
+    monkeypatch.setattr(progress, "DELAY", 0)
+    for mode, is_reported in ("reproduce", True), ("serve", False):
+        assert run(lambda: jax.jit(lambda x: x - 3)(1) and None, mode) == 0
+        assert ("compiling" in capsys.readouterr().err) == is_reported
 
 
 def test_a_bug_keeps_its_traceback(run):

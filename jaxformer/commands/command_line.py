@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any, NamedTuple, NoReturn
 
 from jaxformer import __version__
@@ -47,7 +49,7 @@ commands:
   jaxformer --config=FILE --help    keys of a config, with their meanings
   jaxformer --version
 
-RUN is the folder of a run. --mode=COMMAND and --workdir=RUN mean the same.
+RUN is the run folder. --mode=COMMAND and --workdir=RUN mean the same.
 
 example: {usage}"""
 
@@ -94,9 +96,12 @@ def parse(argv: Sequence[str]) -> Arguments:
     if words and given["workdir"] is None:
         given["workdir"] = _read(FLAGS["workdir"], words.pop(0))
     if words:
+        hint = f"other values need a flag, see jaxformer {mode} --help"
+        for name in ("source", "compare"):  # the latter if a command has both
+            if name in command.flags:
+                hint = f"did you mean --{name}={words[0]}?"
         raise InputError(
-            f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; other "
-            f"values need a flag, see jaxformer {mode} --help"
+            f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; {hint}"
         )
     if (row := given.get("row")) is not None:
         published_config = published.row(row).config
@@ -211,7 +216,7 @@ def _parser(names: Iterable[str], prog: str = "", summary: str = "") -> _Parser:
         add_help=False,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, 2, 32, 100),
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=32),
     )
     parser.add_argument("--mode", help=argparse.SUPPRESS)
     for word in (("-h", "--help"), ("--version",)):
@@ -268,5 +273,6 @@ def _help(mode: str | None, config: str | None) -> str:
     if mode is not None:
         names, summary = (*COMMON, *COMMANDS[mode].flags), COMMANDS[mode].summary
         return _parser(names, f"jaxformer {mode} RUN", summary).format_help()
-    summaries = [f"  {name:<16} {each.summary}" for name, each in COMMANDS.items()]
-    return HELP.format(commands="\n".join(summaries), usage=USAGE)
+    wrap = partial(fill, width=get_terminal_size().columns, subsequent_indent=" " * 19)
+    summaries = (f"  {name:<16} {each.summary}" for name, each in COMMANDS.items())
+    return HELP.format(commands="\n".join(map(wrap, summaries)), usage=USAGE)

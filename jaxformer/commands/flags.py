@@ -57,7 +57,7 @@ class Command(NamedTuple):
 
 
 FLAG_LIST = (
-    Flag("workdir", Path, "Folder of the run, in place of the word RUN."),
+    Flag("workdir", Path, "The run folder, in place of the word RUN."),
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
     Flag("source", Path, "File of source sentences."),
@@ -65,7 +65,7 @@ FLAG_LIST = (
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
     Flag("checkpoint", str, "Parameters: a step, latest, best, or average:N of the "
          "last N checkpoints; by default the average that the config asks for."),
-    Flag("ensemble", paths, "Workdirs of further models whose probabilities are "
+    Flag("ensemble", paths, "Runs of further models whose probabilities are "
          "averaged with this one's, separated by commas; all share one tokeniser.", ()),
     Flag("dtype", str, "Type in which all models multiply matrices; auto: bfloat16 on "
          "CPUs where a short test finds it faster. By default model.dtype of each.",
@@ -76,7 +76,7 @@ FLAG_LIST = (
          "smaller mean log-probability, in nats.", most=0),
     Flag("choose", HypothesisChoice.of, "What chooses among beam_size translations. "
          "bleu, chrf or comet: the sample of largest mean utility against all samples. "
-         "WORKDIR,WORKDIR:WEIGHT,...: models that score all again, of this run's "
+         "RUN,RUN:WEIGHT,...: models that score all again, of this run's "
          "direction or of the opposite one, by default of weight 1; their tokenisers "
          "may differ. By default the score of the search."),
     Flag("comet", CometModel.of, "Checkpoint of a COMET model, model.ckpt, and after a "
@@ -115,7 +115,7 @@ FLAG_LIST = (
          "default the last layer and all heads.", "cross"),
     Flag("view", str, "Lines as in the paper's Figures 3-5, or heat maps.", "lines",
          choices=("lines", "heat_map")),
-    Flag("compare", paths, "Workdirs of other runs, separated by commas.", ()),
+    Flag("compare", paths, "Other runs, separated by commas.", ()),
     Flag("examples", int, "Sentences shown of the best, and of the worst.", 5, 0),
     Flag("row", str, "Published result, such as table3/E; without it all are "
          "listed."),
@@ -262,8 +262,8 @@ REPLACED = {
     "mesh": "--topology=NAME,auto, such as v5e:2x4,auto",
     "minimum_bayes_risk": "--choose=bleu, chrf or comet",
     "port": "--listen=HOST:PORT or --listen=PORT",
-    "rerank": "--choose=WORKDIR,WORKDIR",
-    "rerank_weights": "--choose=WORKDIR:WEIGHT,WORKDIR:WEIGHT",
+    "rerank": "--choose=RUN,RUN",
+    "rerank_weights": "--choose=RUN:WEIGHT,RUN:WEIGHT",
     "runner_options": "--runner='RUNNER OPTIONS'",
     "shutdown_timeout": "--request_timeout",
     "source_length": "--format=ctranslate2 or huggingface, which take any length",

@@ -1,9 +1,9 @@
 """jaxformer reproduce: a published result, theirs beside ours, and what differs.
 
 --row=NAME trains that row's config, at full length or for training.steps updates, and
-scores its test text under every scorer; reproduced.json in the workdir keeps the
+scores its test text under every scorer; reproduced.json in the run folder keeps the
 result. A larger training.steps continues the run. Without --row all rows are listed,
-with the results in and under --workdir.
+with the results in and under the run folder.
 """
 
 import json
@@ -25,7 +25,7 @@ from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import read_text
 from jaxformer.runs.workdir import Workdir, installed_versions
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, require_local, require_output
+from jaxformer.system.files import entries, near_path, require_local, require_output
 from jaxformer.system.first import once, write_file
 from jaxformer.training.log import read_metrics
 
@@ -61,7 +61,7 @@ def run(
     if output is not None:
         raise InputError("--output is a page of all rows; leave out --row or --output")
     if workdir is None:
-        raise InputError("--workdir is missing; give the folder to train the row in")
+        raise InputError("the run is missing; give the folder to train the row in")
     theirs = config.values
     config = ConfigRequest(scale(config.resolve(None), theirs))
     texts = {"source": source, "reference": reference, "split": split}
@@ -161,7 +161,8 @@ def list_rows(folder: Path | None, output: Path | None) -> dict:
     if folder is not None:
         require_local(folder)
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}; give one with runs in it")
+            hint = near_path(folder, "give one with runs in it")
+            raise InputError(f"there is no folder {folder}{hint}")
     folders = [folder, *entries(folder)] if folder else []
     for file in [each / RECORD for each in folders if (each / RECORD).is_file()]:
         try:

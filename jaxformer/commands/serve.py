@@ -1,10 +1,10 @@
 """jaxformer serve: translations over HTTP, and a page to try them."""
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from jaxformer.commands.flags import read_address
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
@@ -44,11 +44,7 @@ def run(
     )
     names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
     for name in names:
-        try:
-            own = urlsplit(f"//{name}").hostname
-        except ValueError:  # a bracket that is not closed
-            own = None
-        if own != name:
+        if not re.fullmatch(r"[a-z0-9._-]+|\*", name):
             raise InputError(
                 f"--host_names has {name!r}; write names as in URLs, in lower case and "
                 "without port"

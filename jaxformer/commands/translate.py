@@ -22,7 +22,7 @@ from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag, require_text_output
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 from jaxformer.system.first import print_lines, write_file
 from jaxformer.text.lines import read_lines
 from jaxformer.text.stream import blocks_of, read_blocks
@@ -45,8 +45,8 @@ def read_each(file: Path, count: int, given: object) -> list[str]:
     lines = list(read_lines(file))
     if len(lines) != count:
         raise InputError(
-            f"{file} has {len(lines)} lines and {given} has {count}; line N is for the "
-            "translation of line N: leave the others blank"
+            f"{file} has {counted(len(lines), 'line')} and {given} has {count:,}; "
+            "line N is for the translation of line N: leave the others blank"
         )
     return lines
 

@@ -36,7 +36,7 @@ def run(
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
-    """Write `output`, by default attention.html in the workdir."""
+    """Write `output`, by default attention.html in the run folder."""
     file = output or workdir / "attention.html"
     shown_first = read_attention(attention)
     this = of_tag(open_run(workdir, config), options.tag)

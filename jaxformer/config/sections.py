@@ -13,9 +13,19 @@ from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 
 BEST_BY = "bleu", "chrf", "nll"  # scores that can choose a checkpoint
+
+
+def require_rows(tokens: int, rows: int, length: int) -> None:
+    """Raise InputError unless a microbatch of `tokens` holds rows of `length` each."""
+    if rows * length > tokens:
+        raise InputError(
+            f"training.tokens_per_microbatch={tokens} does not hold "
+            f"{counted(rows, 'row')} of {length:,} tokens; raise it or lower the "
+            "length of a row"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +138,7 @@ class TrainingConfig(Section, name="training"):
     keep: int = setting("Newest checkpoints kept besides the best.", least=1, free=True)
     trackers: tuple[str, ...] = setting(
         "What records the run besides TensorBoard: wandb, its numbers; profile, a "
-        "trace of 10 updates in WORKDIR/profile after each start of training.",
+        "trace of 10 updates in RUN/profile after each start of training.",
         choices=("wandb", "profile"),
         free=True,
     )
@@ -227,13 +237,9 @@ class Config:
     def require_rows(self) -> None:
         """Raise InputError for packed rows that no microbatch or no model can hold."""
         is_packed = self.batches.layout == "packed"
-        length, rows = self.batches.row_length * is_packed, self.batches.row_multiple
-        tokens = self.training.tokens_per_microbatch
-        if rows * max(length, 1) > tokens:
-            raise InputError(
-                f"training.tokens_per_microbatch={tokens} does not hold {rows} row(s) "
-                f"of {max(length, 1)} tokens; raise it or lower the length of a row"
-            )
+        length, tokens = self.batches.row_length, self.training.tokens_per_microbatch
+        length *= is_packed
+        require_rows(tokens, self.batches.row_multiple, max(length, 1))
         self.require_row(length)
 
     def require_row(self, length: int) -> None:

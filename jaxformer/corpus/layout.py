@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.config.sections import BatchesConfig
+from jaxformer.config.sections import BatchesConfig, require_rows
 from jaxformer.system.errors import InputError
 from jaxformer.text.ragged import offsets
 
@@ -221,12 +221,8 @@ def microbatch_heights(
     have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
     longest, multiple = sizes.max(axis=1), batches.row_multiple
+    require_rows(tokens, multiple, longest.max())
     most = tokens // longest // multiple * multiple
-    if not most.all():
-        raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold {multiple} "
-            f"row(s) of {longest.max()} tokens; raise it or lower the length of a row"
-        )
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))
     return -(-even // multiple) * multiple, microbatches

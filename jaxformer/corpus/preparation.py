@@ -121,12 +121,12 @@ def prepare(
             raise InputError(
                 f"{workdir} has checkpoints and no corpus, and the text in "
                 f"{folder_of(config)} is not what they were trained on; put the text "
-                "or the corpus back, or use another workdir"
+                "or the corpus back, or use another run folder"
             )
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)
         else:
-            log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
+            log.info("corpus: using a tokeniser of %s ids", f"{tokenizer.vocab_size:,}")
         pieces = [*tokenizer.source_pieces(), *tokenizer.pieces()]
         crossing = [piece for piece in pieces if "▁" in piece[1:]]
         if config.subword_sampling is not None and crossing:

@@ -130,7 +130,7 @@ def open_prepared(
     if trained_text not in (None, report["text"]):
         raise InputError(
             f"{corpus} has another text than the checkpoints of {workdir}; put the "
-            "corpus back that they were trained with, or use another workdir"
+            "corpus back that they were trained with, or use another run folder"
         )
     verifier = Verifier(corpus) if is_large else None
     names = names_of(report["settings"].get("versions"))

@@ -98,9 +98,9 @@ def survey_text(
     text = hash_of_texts([*shards.values(), *others])
     survey = Survey(made_with, pairs, shards, text)
     if samples:
-        size = config.vocab_size
+        size = f"{config.vocab_size:,}"
         names = dict.fromkeys(part.data.corpus for part in config.parts.values())
-        log.info("corpus: training a vocabulary of %d on %s", size, ", ".join(names))
+        log.info("corpus: training a vocabulary of %s on %s", size, ", ".join(names))
         write_atomically(folder / _TOKENIZER, samples.train().content)
     write_atomically(folder / SURVEY, json.dumps(survey._asdict()))
     return survey
@@ -246,7 +246,7 @@ def require_same_text(
     if changed:
         raise InputError(
             f"{workdir} was prepared with other settings "
-            f"({'; '.join(changed)}): use another workdir, or delete corpus and "
+            f"({'; '.join(changed)}): use another run folder, or delete corpus and "
             "tokenizer.model in it to prepare it again"
         )
     is_gone = True
@@ -264,5 +264,5 @@ def require_same_text(
         was, now = f" in {report['folder']}", f" in {folder_of(config)}"
     raise InputError(
         f"{workdir} was prepared with the text {before.train}{was}, and the text "
-        f"{config.train}{now} {fault}; use another workdir"
+        f"{config.train}{now} {fault}; use another run folder"
     )

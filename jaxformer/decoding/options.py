@@ -147,7 +147,7 @@ class HypothesisChoice:
     """What chooses among the hypotheses of a sentence: a utility, or other models.
 
     `utility` is one of UTILITIES: the sample of largest mean utility against all
-    samples is chosen (Eikema and Aziz 2020). `rerankers` are workdirs of models that
+    samples is chosen (Eikema and Aziz 2020). `rerankers` are runs of models that
     score the hypotheses again, with the weights of their scores.
     """
 
@@ -156,7 +156,7 @@ class HypothesisChoice:
 
     @classmethod
     def of(cls, text: str) -> "HypothesisChoice":
-        """Read a utility, or WORKDIR or WORKDIR:WEIGHT between commas.
+        """Read a utility, or RUN or RUN:WEIGHT between commas.
 
         Raises InputError for a weight that is not finite.
         """
@@ -199,7 +199,7 @@ class ModelChoice:
     """The parameters of a run, and the models beside it.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; None: what the config asks
-    for. `ensemble` are workdirs of models whose probabilities are averaged with the
+    for. `ensemble` are runs of models whose probabilities are averaged with the
     run's, with the same choice of a checkpoint. `choose` chooses among hypotheses;
     None: the score of the search. `comet` is the model of the utility "comet". `dtype`
     is the type of the factors of products, of all models, "auto" the type that is

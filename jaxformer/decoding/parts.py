@@ -17,7 +17,7 @@ import sentencex
 
 from jaxformer.config.data import base_language
 from jaxformer.decoding.search import SearchResult
-from jaxformer.system.errors import InputError, NotFiniteError
+from jaxformer.system.errors import InputError, NotFiniteError, counted
 from jaxformer.tokens import EOS, AnyTokenizer
 
 logger = logging.getLogger(__name__)
@@ -77,9 +77,9 @@ def one_each(
     if given is None:
         return [default] * texts
     if isinstance(given, str) or len(given) != texts:
-        count = "one string" if isinstance(given, str) else len(given)
+        count = "one string" if isinstance(given, str) else f"{len(given):,}"
         raise InputError(
-            f"{name} has {count} for {texts} texts; give a list with one for each text"
+            f"{name} has {count} for {counted(texts, 'text')}; give a list of as many"
         )
     return given
 
@@ -92,7 +92,7 @@ def best_texts(found: Sequence[Sequence[Hypothesis]]) -> list[str]:
 def warn_of_copies(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
     """Log how many texts are copied, if any; return `found`."""
     if copies := sum(hypotheses[0].is_copy for hypotheses in found):
-        logger.warning("texts without a known character, copied: %d", copies)
+        logger.warning("texts without a known character, copied: %s", f"{copies:,}")
     return found
 
 
@@ -245,15 +245,15 @@ def parts_of(
         return []
     if longest is None or len(ids) <= longest:
         return [(text, ids)]
-    what = f"line {line} has {len(ids)} pieces, more than {longest}"
+    what = f"line {line} has {len(ids):,} pieces, more than {longest:,}"
     if policy == "refuse":
         raise InputError(f"{what}; shorten it, or set long_lines to split or truncate")
     if policy == "truncate":
-        logger.warning("%s: only the first %d are translated", what, longest - 1)
+        logger.warning("%s: only the first %s are translated", what, f"{longest - 1:,}")
         return [(text, [*ids[: longest - 1], EOS])]
     parts = _cut(text, encode, tags, longest, _BREAKS)
     parts = [part for part in parts if len(part[1]) > tags + 1]  # none is blank
-    logger.warning("%s: translated in %d parts", what, len(parts))
+    logger.warning("%s: translated in %s", what, counted(len(parts), "part"))
     return parts
 
 

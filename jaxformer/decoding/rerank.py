@@ -100,8 +100,9 @@ def rerank(
         is_left_out = np.isin(sentence, sentence[np.isnan(added)])
         if is_left_out.any():
             logger.warning(
-                "%s has no positions for %d of %d sentences and leaves them out",
-                model.name, len(set(sentence[is_left_out].tolist())), len(found),
+                "%s has no positions for %s of %s sentences and leaves them out",
+                model.name, f"{np.unique(sentence[is_left_out]).size:,}",
+                f"{len(found):,}",
             )  # fmt: skip
         scores = scores + model.weight * np.where(is_left_out, 0.0, added)
     left = iter(scores.tolist())

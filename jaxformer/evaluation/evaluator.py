@@ -77,8 +77,9 @@ class PairScorer:
         fits = lengths <= (model.longest or math.inf)
         if not fits.all():
             logger.warning(
-                "NLL and perplexity leave out %d of %d pairs, which have more pieces "
-                "than model.max_positions=%d", np.sum(~fits), len(fits), model.longest,
+                "NLL and perplexity leave out %s of %s pairs, which have more pieces "
+                "than model.max_positions=%d",
+                f"{np.sum(~fits):,}", f"{len(fits):,}", model.longest,
             )  # fmt: skip
         chosen = np.flatnonzero(fits & (lengths > 1))
         if not len(chosen):

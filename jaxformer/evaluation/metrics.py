@@ -120,7 +120,7 @@ def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raise InputError unless there are translations, and a reference for each."""
     if len(hypotheses) != len(references):
         raise InputError(
-            f"there are {len(hypotheses)} translations but {len(references)} "
+            f"there are {len(hypotheses):,} translations but {len(references):,} "
             "references; give one reference for each translation, in the same order"
         )
     if not hypotheses:

@@ -53,7 +53,7 @@ def require_positions(longest: int | None, what: str, length: int) -> None:
     """Raise InputError for a side of more pieces than the positions of a model."""
     if longest is not None and length > longest:
         raise InputError(
-            f"{what} has {length} pieces on a side, end included, more than "
+            f"{what} has {length:,} pieces on a side, end included, more than "
             f"model.max_positions={longest}; shorten it"
         )
 

@@ -12,7 +12,7 @@ from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
 from jaxformer.reports.page import Json
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 
 # The three attentions of section 3.2.3: name, and whose pieces attend to whose (the
 # names of `sides_of`).
@@ -91,16 +91,16 @@ def attend(
     lines = [at for at, each in enumerate(ids["sentence"]) if len(each) > blank[at]]
     if not 1 <= len(lines) <= MAX_SENTENCES:
         raise InputError(
-            f"{len(lines)} sentences cannot be shown: give 1 to {MAX_SENTENCES} that "
-            "are not blank"
+            f"{counted(len(lines), 'sentence')} cannot be shown: give 1 to "
+            f"{MAX_SENTENCES} that are not blank"
         )
     for side, sequences in ids.items():
         for line in lines:
             length = len(sequences[line])
             if length > (translator.longest or length):
                 raise InputError(
-                    f"the {side} of line {line + 1} has {length} pieces, end included, "
-                    f"more than {translator.longest}; shorten it, or set "
+                    f"the {side} of line {line + 1} has {length:,} pieces, end "
+                    f"included, more than {translator.longest:,}; shorten it, or set "
                     "max_source_length"
                 )
     sources = [sources[at] for at in lines]

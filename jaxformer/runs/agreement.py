@@ -24,8 +24,8 @@ def require_one_folder(folder: Workdir) -> None:
     for number, url in enumerate(urls):
         if url != urls[0]:
             raise InputError(
-                f"process {number} has the workdir {url or path}, and process 0 has "
-                f"{urls[0] or path}; give all processes one workdir"
+                f"process {number} has the run folder {url or path}, and process 0 has "
+                f"{urls[0] or path}; give all processes one run folder"
             )
     if urls[0]:
         return
@@ -39,7 +39,7 @@ def require_one_folder(folder: Workdir) -> None:
     if not all(is_seen):
         raise InputError(
             f"process {is_seen.index(False)} has another folder {path} than process 0; "
-            "give all processes one workdir, on a file system that they share"
+            "give all processes one run folder, on a file system that they share"
         )
 
 

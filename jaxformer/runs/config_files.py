@@ -8,6 +8,8 @@ import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill, indent
 from typing import Any, NamedTuple
 
 from jaxformer.config.replaced import require_current, translated
@@ -15,7 +17,7 @@ from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
 from jaxformer.models.architectures import config_type, require_own_keys
 from jaxformer.system.errors import InputError, did_you_mean
-from jaxformer.system.files import entries, file_name
+from jaxformer.system.files import entries, file_name, near_path
 
 Values = dict[str, dict[str, Any]]  # by section and key
 RECORD = "config.json"
@@ -97,10 +99,8 @@ def _find(file: str) -> Path:
     if may_be_own and own.is_file():
         return own
     names = [path.stem for path in entries(folder, "[a-z]*.py")]
-    near = [each.stem for each in entries(given.parent, "*.py")]
-    ending = ".py" if given.suffix else ""
-    known = [f"{given.parent / name}{ending}" for name in near + names * may_be_own]
-    hint = did_you_mean(file, known, f"there are {', '.join(names)}")
+    hint = did_you_mean(given.stem, names * may_be_own)
+    hint = hint or near_path(given.with_suffix(".py"), f"there are {', '.join(names)}")
     raise InputError(f"there is no config file {file}{hint}")
 
 
@@ -162,13 +162,15 @@ def describe_keys(values: Values) -> str:
     Raises InputError for a section that is no mapping.
     """
     values, lines = ConfigRequest(values).resolve(None), []
+    width = get_terminal_size().columns - 6
     for section, kind in sections_of(values).items():
         lines.append(f"{section}: {inspect.getdoc(kind)}")
         for field in dataclasses.fields(kind):
             value = values.get(section, {}).get(field.name)
             free = " May change on resume." if field.metadata["free"] else ""
             lines.append(f"  --config.{section}.{field.name}={value}")
-            lines.append(f"      {field.metadata['meaning']}{free}")
+            meaning = fill(f"{field.metadata['meaning']}{free}", width)
+            lines.append(indent(meaning, " " * 6))
         lines.append("")
     return "\n".join(lines)
 
@@ -204,7 +206,7 @@ def read_record(folder: Path) -> Record | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
     raise InputError(
-        f"{file} is damaged or was edited; put a copy back, or use another workdir "
+        f"{file} is damaged or was edited; put a copy back, or use another run folder "
         "(values change by --config.SECTION.KEY=VALUE)"
     )
 
@@ -214,7 +216,8 @@ def required_record(folder: Path) -> Record:
     if (record := read_record(folder)) is not None:
         return record
     raise InputError(
-        f"there is no run in {folder} (no {RECORD}); give --config to train one"
+        f"there is no run in {folder} (no {RECORD})"
+        + near_path(folder, "give --config to train one")
     )
 
 

@@ -120,7 +120,7 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
         *([f"            {frozen:>13,} of all are frozen"] if frozen else []),
-        f"batches     up to {plan.microbatches_per_update} microbatch(es) an update; "
+        f"batches     up to {plan.microbatches_per_update} an update; "
         f"{positions[0]:,} source and {positions[1]:,} target positions,",
         f"            of which {real[0]:,} and {real[1]:,} hold tokens "
         f"({plan.real_token_share:.1%} of both), on average",

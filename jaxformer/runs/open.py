@@ -164,8 +164,8 @@ def open_rerankers(
         this = open_run(folder, dtype=dtype)
         if this.workdir.path.resolve() in seen:
             raise InputError(
-                f"choose names {folder} twice, or it is the workdir; give each model "
-                "once"
+                f"choose names {folder} twice, or it is the run itself; give each "
+                "model once"
             )
         seen.add(this.workdir.path.resolve())
         is_reverse, tag = _direction(run, this)

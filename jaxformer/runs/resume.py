@@ -92,7 +92,7 @@ def roll_back(
     if step in tried:
         raise InputError(
             f"training diverged again from step {step}, on other data; start anew "
-            "in another workdir with a lower optimizer.peak_learning_rate"
+            "in another run folder with a lower optimizer.peak_learning_rate"
         )
     tried.add(step)
     logger.warning(

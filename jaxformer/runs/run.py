@@ -207,9 +207,9 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
     made *= plan.microbatches_per_update
     if abs(made - wanted) > 0.05 * wanted:
         logger.warning(
-            "an update of %d microbatch(es) has %s positions a side, one of a single "
+            "an update has %s positions a side in %d microbatches, one of a single "
             "microbatch %s; choose another training.tokens_per_microbatch",
-            plan.microbatches_per_update, f"{made:,}", f"{wanted:,}",
+            f"{made:,}", plan.microbatches_per_update, f"{wanted:,}",
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxformer.decoding.parts import tagged
 from jaxformer.runs.run import Run
-from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.system.errors import InputError, counted, did_you_mean
 from jaxformer.system.files import require_output
 from jaxformer.text.lines import COMPRESSED, read_lines
 from jaxformer.text.sources import Text, read_parts, read_split
@@ -88,8 +88,9 @@ def read_text(
     text = Text(list(read_lines(source)), list(read_lines(reference)))
     if len(text.sources) != len(text.references):
         raise InputError(
-            f"{source} has {len(text.sources)} lines and {reference} has "
-            f"{len(text.references)}; line N of one must translate line N of the other"
+            f"{source} has {counted(len(text.sources), 'line')} and {reference} "
+            f"has {len(text.references):,}; line N of one must translate line N of "
+            "the other"
         )
     tag = tag or (this if slash else run).config.data.only_tag
     text = text._replace(sources=with_tag(run.tokenizer, text.sources, tag))

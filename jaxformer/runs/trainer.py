@@ -62,7 +62,7 @@ def train_past_divergence(job: Job) -> dict:
                 if training.on_divergence == "stop":
                     raise InputError(
                         f"{report}; to skip its data set training.on_divergence="
-                        "rollback, or start anew in another workdir with a lower "
+                        "rollback, or start anew in another run folder with a lower "
                         "optimizer.peak_learning_rate"
                     ) from None
                 logger.warning("%s", report)
@@ -136,7 +136,7 @@ def first_state(
     if step > steps:
         raise InputError(
             f"{job.run.workdir.path} holds a run of {step} steps, and the config asks "
-            f"for {steps}; raise training.steps or use another workdir"
+            f"for {steps}; raise training.steps or use another run folder"
         )
     logger.info(
         "%s: %s, %s, on %s x %s",

@@ -68,7 +68,7 @@ def _warn_of_explosion(job: Job, step: int, nll: float) -> None:
     if nll > uniform and step >= job.run.config.optimizer.warmup_steps:
         logger.warning(
             "step %s: nll %.4g is worse than %.4g of a uniform guess; training has "
-            "diverged: start anew in another workdir with a lower "
+            "diverged: start anew in another run folder with a lower "
             "optimizer.peak_learning_rate or a longer optimizer.warmup_steps",
             f"{step:,}", nll, uniform,
         )  # fmt: skip

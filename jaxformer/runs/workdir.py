@@ -218,7 +218,7 @@ class Workdir:
                     continue
             raise InputError(
                 f"{self.path} holds a run with {name}={before!r}, and this "
-                f"config says {value!r}; use the run's value or another workdir"
+                f"config says {value!r}; use the run's value or another run folder"
             )
 
     def require_same_model(self, config: Config) -> None:
@@ -280,7 +280,7 @@ class Workdir:
         require_symbols(tokenizer, config.data)
         if own.exists() and own.read_bytes() != tokenizer.content:
             raise InputError(
-                f"{own} is another tokeniser than {given}; use another workdir"
+                f"{own} is another tokeniser than {given}; use another run folder"
             )
         return None if is_prepared else tokenizer
 
@@ -290,7 +290,7 @@ def _require_safe(folder: Path) -> None:
     if found := _MISREAD.search(str(folder.absolute())):
         raise InputError(
             f"the path {folder.absolute()} has {found[0]!r}, which checkpoints cannot "
-            "have; use another workdir"
+            "have; use another run folder"
         )
     own = [path for path in entries(folder) if _OWN.fullmatch(path.name)]
     for path in links_among(own):

@@ -77,7 +77,7 @@ class Api:
             Route("/metrics", self._metrics_text),
         ]
         handlers = {
-            HTTPException: lambda _, e: _error(e.status_code, e.detail, e.headers),
+            HTTPException: self._refuse,
             InputError: lambda _, e: _error(400, str(e)),
             NotFiniteError: self._no_numbers,
             TooLargeError: lambda _, e: _error(413, str(e)),
@@ -88,6 +88,8 @@ class Api:
         self._app = Starlette(routes=routes, exception_handlers=handlers)
         self._app.router.redirect_slashes = False
         self._paths = {route.path for route in routes}
+        known = (f"{min(each.methods - {'HEAD'})} {each.path}" for each in routes)
+        self._known = ", ".join(known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with HEADERS added; count and time it."""
@@ -150,9 +152,16 @@ class Api:
         values = {"status": status, **self._about}
         if failures := self._not_finite:
             values["requests_without_finite_scores"] = failures
-        if self._batcher.compiled < 1:
-            values["compiled_percent"] = int(100 * self._batcher.compiled)
+        done, of = self._batcher.compiled, self._batcher.sizes
+        if done < of:
+            values["compiling"] = {"done": done, "of": of}
         return JSONResponse(values, code)
+
+    async def _refuse(self, request: Request, error: HTTPException) -> Response:
+        said, path = error.detail, request.url.path[:99]
+        if error.status_code in (404, 405):
+            said = f"there is no {request.method[:9]} {path}; there are {self._known}"
+        return _error(error.status_code, said, error.headers)
 
     async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:
         self._not_finite += 1

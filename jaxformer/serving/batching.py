@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 STARTING, READY, FAILED, STOPPED = "starting", "ready", "failed", "stopped"
 _UNAVAILABLE = {
-    STARTING: "the model is still being compiled",
+    STARTING: "the server is starting; try again in a few seconds",
     FAILED: "translating failed; the server is shutting down",
     STOPPED: "the server is shutting down",
 }
@@ -63,14 +63,15 @@ class _Job(NamedTuple):
     future: Future
     begin: Callable[[Future], None]  # adds it to the search
     texts: int
-    programs: int  # that have to be compiled before
+    sizes: int  # that have to be compiled before
 
 
 class Batcher(threading.Thread):
     """The thread that translates, and the queue before it.
 
-    Another thread compiles the programs. The state is READY once texts can be
-    translated; requests that need other programs wait for these. If either thread
+    Another thread compiles programs for one size of batch after the other. The state is
+    READY once texts can be translated; requests of another kind wait for theirs, and
+    `compiled` of `sizes` says how far it is. If either thread
     fails, it keeps the exception in `error` and calls `on_failure`.
     """
 
@@ -80,9 +81,9 @@ class Batcher(threading.Thread):
         super().__init__(daemon=True)
         self.state = STARTING
         self.error: BaseException | None = None
-        self.compiled = 0.0  # the share of the programs
-        self._compiled = 0  # their number
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
+        self._compiles = requests.compile()
+        self.compiled, self.sizes = next(self._compiles)
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
         self._pieces: dict[Future, int] = {}  # of requests that are not answered
@@ -195,7 +196,7 @@ class Batcher(threading.Thread):
         return sum(map(len, (*sources, *tokenizer.encode_target(targets)))) + lines
 
     def _put(
-        self, begin: Callable[[Future], None], pieces: int, texts: int, programs: int
+        self, begin: Callable[[Future], None], pieces: int, texts: int, sizes: int
     ) -> Future:
         future: Future = Future()
         # Large requests leave room for small ones.
@@ -205,7 +206,7 @@ class Batcher(threading.Thread):
             if sum(self._pieces.values()) + pieces > room:
                 raise UnavailableError("too many pieces are waiting; try again")
             self._pieces[future] = pieces
-            self._queue.append(_Job(future, begin, texts, programs))
+            self._queue.append(_Job(future, begin, texts, sizes))
             self._change.notify()
         future.add_done_callback(self._forget)
         return future
@@ -217,23 +218,22 @@ class Batcher(threading.Thread):
 
     def _compile(self) -> None:
         start = time.monotonic()
-        logged = start
-        for done, of in self._requests.compile():
+        logged, counted = start, "compiling: %d of %d sizes of batch, %.0f s left"
+        for done, of in self._compiles:
             now = time.monotonic()
             with self._change:
-                self.compiled, self._compiled = done / of, done
+                self.compiled = done
                 is_first = self.state == STARTING and done >= TEXTS
                 self.state = READY if is_first else self.state
                 self._change.notify()
             if self.state not in (STARTING, READY):
                 return
             if is_first:
-                logger.info("ready after %.1f s; compiling more programs", now - start)
+                logger.info("ready after %.1f s; compiling for more sizes", now - start)
             elif now - logged > LOG_SECONDS:
-                left = (now - start) * (of - done) / done if done else 0
-                logger.info("compiling: %d of %d programs, %.0f s left", done, of, left)
+                logger.info(counted, done, of, (now - start) * (of - done) / done)
                 logged = now
-        logger.info("compiled in %.1f s", time.monotonic() - start)
+        logger.info("compiled for %d sizes in %.1f s", of, time.monotonic() - start)
 
     def _begin_waiting(self) -> None:
         """Wait for work, add it to the search, and drop what was cancelled."""
@@ -263,7 +263,7 @@ class Batcher(threading.Thread):
                 self._fail(future, error)
 
     def _has_programs(self, job: _Job) -> bool:
-        return job.programs <= self._compiled
+        return job.sizes <= self.compiled
 
     def _done(self, future: Future, found: list[TextResult]) -> None:
         self.metrics.sentences.inc(len(found))

@@ -34,11 +34,9 @@ async function introduce() {
   const [from, to] = about.languages;
   $("text").lang = $("examples").lang = from;
   $("translation").lang = $("alternatives").lang = to;
-  const compiling = about.compiled_percent !== undefined;
-  const percent = `${about.compiled_percent} % of the programs are compiled`;
-  const until = about.status === "starting" ? "; please wait" : "";
-  $("progress").textContent = compiling ? percent + until : "";
-  if (compiling) setTimeout(introduce, 1000);
+  $("progress").textContent = about.status === "starting" ? "starting; please wait"
+    : about.compiling ? "just started: short texts are translated at once, long ones take longer" : "";
+  if (about.compiling) setTimeout(introduce, 1000);
   const names = new Intl.DisplayNames(["en"], { type: "language" });
   const [source, target] = [names.of(from), names.of(to)];
   document.title = $("direction").textContent = `${source} to ${target}`;
@@ -61,11 +59,11 @@ async function post(path, body, { signal }) {
 
 async function translate() {
   const text = $("text").value;
-  if (!text.trim()) return;
   newest.abort();
   const mine = (newest = new AbortController());
+  $("status").textContent = $("error").textContent = $("copied").textContent = "";
+  if (!text.trim()) return showTranslation("", []);
   $("status").textContent = "Translating…";
-  $("error").textContent = $("copied").textContent = "";
   try {
     const tag = $("tag").value;
     const body = { text: tag ? text.trimStart() : text, tag, n_best: about.n_best, sentences: true };
@@ -92,8 +90,7 @@ function showTranslation(text, lines) {
     }
   });
   linkSources($("text").value === text ? text : "");
-  $("answer").hidden = false;
-  $("sentence").hidden = !sentences.length;
+  $("answer").hidden = $("sentence").hidden = !sentences.length;
   shown = null;
   if (sentences.length) choose(sentences[0]);
 }
@@ -294,7 +291,10 @@ $("text").addEventListener("keydown", (event) => {
   event.preventDefault();
   $("form").requestSubmit();
 });
-$("text").addEventListener("input", () => linkSources("")); // it is another text now
+$("text").addEventListener("input", ({ target }) => { // it is another text now
+  if (target.value.trim()) linkSources("");
+  else translate(); // clears the translation
+});
 $("text").addEventListener("mousemove", (event) => link(atPoint(event)));
 $("text").addEventListener("mouseleave", () => link(null));
 $("text").addEventListener("keyup", () => link(atCaret()));

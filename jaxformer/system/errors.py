@@ -59,6 +59,12 @@ def packages_of(extra: str) -> Iterator[None]:
         ) from error
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 row", "2,000 rows"; `noun` is the singular, in s or es its plural."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return "; did you mean X?" for the known name of which `name` is a misspelling.
 

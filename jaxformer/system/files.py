@@ -23,7 +23,7 @@ from pathlib import Path
 import xxhash
 from filelock import FileLock, Timeout
 
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,14 @@ def url_of(path: Path | str) -> str:
 def file_name(path: Path | str) -> str:
     """Return a path as users write it, with both slashes of a URL."""
     return url_of(path) or str(path)
+
+
+def near_path(path: Path, otherwise: str = "") -> str:
+    """Return the hint of `did_you_mean` for the first missing part of a path."""
+    with suppress(OSError, StopIteration):
+        missing = next(p for p in (*reversed(path.parents), path) if not p.exists())
+        return did_you_mean(str(missing), map(str, entries(missing.parent)), otherwise)
+    return did_you_mean("", (), otherwise)
 
 
 def require_local(path: Path) -> None:
@@ -277,13 +285,14 @@ def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:
     elif not (folder.is_dir() and os.access(folder, os.W_OK)):
         reason = f"{folder} is not a writable folder"
     if reason:
-        raise InputError(f"{path} cannot be written: {reason}; choose another file")
+        hint = near_path(path.parent, "choose another file")
+        raise InputError(f"{path} cannot be written: {reason}{hint}")
 
 
 def require_readable(path: Path | None) -> None:
     """Raise InputError if a file of this machine is not there."""
     if path is not None and not (url_of(path) or path.exists()):
-        missing = os.strerror(errno.ENOENT)
+        missing = os.strerror(errno.ENOENT) + near_path(path)
         raise InputError(f"{path} cannot be read: {missing}")
 
 

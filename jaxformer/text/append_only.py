@@ -51,8 +51,8 @@ class GrowingCorpus:
             with path.open("ab") as file:  # made, if it is not there yet
                 if file.tell() < size:
                     raise InputError(
-                        f"{path} has {file.tell()} bytes and {REPORT} says {size}; put "
-                        f"a copy back, or remove {folder} to begin anew"
+                        f"{path} has {file.tell():,} bytes and {REPORT} says {size:,}; "
+                        f"put a copy back, or remove {folder} to begin anew"
                     )
         for path, size in paths.items():
             if path.stat().st_size > size:
@@ -121,7 +121,7 @@ def grow_corpus(
                 )
         if done := before.lines:
             how = "complete" if done == lines else "continued"
-            logger.info("%s: %s, %d of %d lines are done", folder, how, done, lines)
+            logger.info("%s: %s, %s lines done", folder, how, f"{done:,} of {lines:,}")
         yield GrowingCorpus(folder, before)
 
 

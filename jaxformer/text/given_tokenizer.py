@@ -72,7 +72,7 @@ def require_usable(tokenizer: Tokenizer, path: Path, vocab_size: int) -> None:
         names = ("pad", "unk", "bos", "eos")
         ids = [getattr(processor, f"{name}_id")() for name in names]
         if size > vocab_size:
-            fault = f"it has {size} ids, more than data.vocab_size={vocab_size}"
+            fault = f"it has {size:,} ids, more than data.vocab_size={vocab_size}"
             remedy = f"set data.vocab_size={size}"
         elif ids != [PAD, UNK, BOS, EOS]:
             fault = f"its ids of PAD, UNK, BOS and EOS are {ids}"

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from backports import zstd
 
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import file_name
+from jaxformer.system.files import file_name, near_path
 from jaxformer.text.locations import open_bytes
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
@@ -108,6 +108,7 @@ def read_lines(path: Path) -> Iterator[str]:
     except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
         damage = f"the {path.suffix} data is damaged or cut short ({error})"
         reason = getattr(error, "strerror", None) or damage
+        reason += near_path(path)
         raise InputError(f"{file_name(path)} cannot be read: {reason}") from None
     if is_empty:
         raise InputError(f"{file_name(path)} is empty")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxformer.config.data import DataConfig
 from jaxformer.system.errors import InputError, did_you_mean
-from jaxformer.system.files import file_name
+from jaxformer.system.files import file_name, near_path
 from jaxformer.text.lines import COMPRESSED, read_lines
 from jaxformer.text.locations import find_files
 from jaxformer.text.records import read_json_lines, read_parquet
@@ -134,8 +134,8 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
     except ValueError:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
-            f"{file_name(source)} has {counts[0]} lines but {file_name(target)} has "
-            f"{counts[1]}: line N of one must translate line N of the other"
+            f"{file_name(source)} has {counts[0]:,} lines but {file_name(target)} "
+            f"has {counts[1]:,}: line N of one must translate line N of the other"
         ) from None
 
 
@@ -157,7 +157,7 @@ def _find(pattern: str) -> list[Path]:
     """Find the file of that name, or the files that match the glob, sorted."""
     if not (paths := find_files(pattern)):
         found = "no file matches" if glob.has_magic(pattern) else "there is no file"
-        raise InputError(f"{found} {pattern}")
+        raise InputError(f"{found} {pattern}{near_path(Path(pattern))}")
     return paths
 
 
@@ -200,7 +200,8 @@ def _find_either(name: str) -> Path:
         if paths := find_files(glob.escape(name + ending)):
             return paths[0]
     others = ", ".join(COMPRESSED)
-    raise InputError(f"there is no {file_name(name)}, also not with {others}")
+    hint = near_path(Path(name))
+    raise InputError(f"there is no {file_name(name)}, also not with {others}{hint}")
 
 
 def _read_grammar(config: DataConfig, split: str) -> Iterator[Pair]:

@@ -14,7 +14,7 @@ import numpy as np
 from sentencepiece import SentencePieceTrainer
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 from jaxformer.system.progress import progress
 from jaxformer.text.hashing import mix
 from jaxformer.text.lines import normalise
@@ -217,6 +217,6 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
         ) from None
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.vocab_size < vocab_size:
-        more = "vocab_size %d is more than the text supports: the vocabulary has %d ids"
-        log.warning(more, vocab_size, tokenizer.vocab_size)
+        more = "vocab_size %d is more than the text supports: the vocabulary has %s"
+        log.warning(more, vocab_size, counted(tokenizer.vocab_size, "id"))
     return tokenizer

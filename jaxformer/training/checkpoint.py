@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxformer.models.sequence_model import Parameters
-from jaxformer.system.errors import InputError, StoppedError
+from jaxformer.system.errors import InputError, StoppedError, counted
 from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.training.average_cache import kept_average
@@ -218,8 +218,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         else:
             found = kept_average(paths, field, average, is_damaged=self._find_damage)
         level = logging.INFO if len(used) == count else logging.WARNING
-        what = f"averaged {len(used)} of the {count} checkpoints asked for"
-        logger.log(level, "%s: steps %s", what, _join(used))
+        asked = f" of the {count:,} asked for" if len(used) < count else ""
+        what = "averaged" if len(used) > 1 else "using"
+        what = f"{what} {counted(len(used), 'checkpoint')}{asked}"
+        logger.log(level, "%s: step%s %s", what, "s" * (len(used) > 1), _join(used))
         return found
 
     def _find_damage(self, path: Path) -> str:

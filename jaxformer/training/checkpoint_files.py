@@ -338,7 +338,7 @@ def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:
             raise InputError(
                 f"checkpoint {path} does not fit this config: {name} is {theirs} in "
                 f"the checkpoint and {ours} in the config; use the config it was "
-                "trained with, or another workdir"
+                "trained with, or another run folder"
             )
 
 

@@ -4,11 +4,11 @@
 # failed, so that the JobSet restarts; 0 would count as a finished run.
 #   launch/gke/train.sh configs/wmt_big.py gs://BUCKET/wmt_big
 set -euo pipefail
-config=$1 workdir=$2
+config=$1 run=$2
 shift 2
 stopped='' child=''
 trap 'stopped=yes again=yes; kill -TERM "$child" 2>/dev/null || true' TERM
-python -m jaxformer.main --config="$config" --workdir="$workdir" "$@" &
+python -m jaxformer.main train --config="$config" "$run" "$@" &
 child=$!
 # A signal interrupts wait, so wait again.
 until again=''; wait "$child"; code=$?; [[ ! $again ]]; do :; done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Delete the slice and its queued resource; keep the bucket of the workdir.
+# Delete the slice and its queued resource; keep the bucket of the run.
 #   launch/tpu_vm/delete.sh
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"

@@ -5,9 +5,9 @@
 #   launch/tpu_vm/run.sh configs/wmt_big.py gs://BUCKET/wmt_big
 set -euo pipefail
 : "${NAME:?}" "${ZONE:?}"
-config=$1 workdir=$2
+config=$1 run=$2
 shift 2
-train=(.venv/bin/python -m jaxformer.main --config="$config" --workdir="$workdir" "$@")
+train=(.venv/bin/python -m jaxformer.main train --config="$config" "$run" "$@")
 gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="\
 cd ~/jaxformer && flock --nonblock train.lock true && \
 { nohup flock --no-fork train.lock launch/supervise.sh $(printf '%q ' "${train[@]}")\

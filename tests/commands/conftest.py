@@ -133,15 +133,18 @@ def command(own_logging) -> Command:
         *flags: str,
         workdir: Path | str | None = None,
         stdin: bytes | Iterable[str] = b"",
+        is_terminal: bool = False,
     ) -> Answer:
         given = stdin if isinstance(stdin, bytes) else text_of(stdin).encode()
+        read = io.BytesIO(given)
+        read.isatty = lambda: is_terminal
         out = io.TextIOWrapper(io.BytesIO(), "ascii")  # of a poor locale
         err = io.StringIO()
         with (
             own_logging(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
-            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
+            mock.patch.object(sys, "stdin", io.TextIOWrapper(read)),
         ):
             folder = [] if workdir is None else [f"--workdir={workdir}"]
             code = main(["jaxformer", f"--mode={mode}", *folder, *flags])

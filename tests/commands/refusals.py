@@ -92,8 +92,11 @@ MISTAKES = {
         ("--config=gone.py", "no config file gone.py; there are convs2s, demo, "),
         ("--config=dmo", "no config file dmo; did you mean demo?"),
         ("--config=secton.py", "no config file secton.py; did you mean section.py?"),
-        ("--config=text/../lcks", "lcks; did you mean text/../lacks?"),
+        ("--config=text/../lcks", "lcks; did you mean text/../lacks.py?"),
         ("--config=elsewhere/demo.py", "no config file elsewhere/demo.py"),
+        ("--config=txet/toy.py", "no config file txet/toy.py; did you mean text?"),
+        ("--workdir=spolit", "in spolit (no config.json); did you mean spoilt?"),
+        (f"{NEW} --config.data.directory=txet", "did you mean text?"),
         ("--config=demo:big", "demo has no rows; leave out :big"),
         ("--config=table3:F", "Table 3 has no row 'F'"),
         ("--config=multi30k_rows:x", "no row 'x': give one of base, one_head"),
@@ -160,10 +163,16 @@ MISTAKES = {
         ("--topology=v5e:2x2 --before=missing.json", "missing.json is not the"),
         ("--topology=v5e:2x2,data", "write v5e:2x2,auto to search"),
         ("--workdir= --config=toy --topology=v5e:2x2 "
-         "--config.training.tokens_per_microbatch=9", "does not hold 8 row(s) of 32"),
+         "--config.training.tokens_per_microbatch=9", "does not hold 8 rows of 32 "),
     ],
     "translate": [
-        ("a.txt", "'a.txt' is one word too many: jaxformer translate takes one run"),
+        ("a.txt", "one word too many: jaxformer translate takes one run; did you mean "
+         "--source=a.txt?"),
+        ("--workdir=untraned", "(no config.json); did you mean untrained?"),
+        ("--source=lnog", "lnog cannot be read: No such file or directory; did you "
+         "mean long?"),
+        ("--output=txet/x", "txet is not a writable folder; did you mean text?"),
+        ("--choose=ohter", "there is no run in ohter (no config.json); did you mean "),
         ("--beam_size=w", "=w is not a whole"),
         ("--source=gone", "gone cannot be read: No such file"),
         ("--source=one --output=./one", "is a file of the text that is read"),
@@ -196,8 +205,8 @@ MISTAKES = {
         ("--phrases=odd --temperature=1", "samples have no phrases; leave out the te"),
         ("--max_source_length=2 --long_lines=refuse", "line 1 has 4 pieces"),
         ("--choose=french", "french translates en-fr and cannot rerank"),
-        ("--choose=other,other", "twice, or it is the workdir"),
-        ("--choose=run", "twice, or it is the workdir; give each"),
+        ("--choose=other,other", "twice, or it is the run it"),
+        ("--choose=run", "twice, or it is the run itself; give"),
         ("--choose=new", "there is no run in new"),
         ("--choose=other --beam_size=1", "hypotheses; set beam_size above 1"),
         ("--choose=other:nan", "choose has other:nan; give a finite weight"),
@@ -205,7 +214,7 @@ MISTAKES = {
         ("--choose=chrf", "chooses among samples; set a temperature"),
         ("--temperature=1 --choose=comet", "--comet=FILE"),
         ("--temperature=1 --comet=one", "comet is for choose=comet; give both"),
-        ("--rerank=other", "there is no flag --rerank: --choose=WORKDIR,WORKDIR"),
+        ("--rerank=other", "there is no flag --rerank: --choose=RUN,RUN"),
     ],
     "translate_corpus": [
         ("--output=new", "--source is missing; give the text and a new folder"),
@@ -224,7 +233,7 @@ MISTAKES = {
     ],
     "evaluate": [
         ("--source=short", "--source and --reference go together"),
-        ("--source=one --reference=short", "one has 1 lines and short has 2;"),
+        ("--source=one --reference=short", "one has 1 line and short has 2; l"),
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--source=one --reference=blank", "all references of the text to evaluate"),
@@ -265,6 +274,7 @@ MISTAKES = {
     "report": [
         ("--compare=other,other", "given twice"),
         ("--compare=new", "there is no run in new"),
+        ("other", "takes one run; did you mean --compare=other?"),
         ("--compare=other", "other and run translate different texts"),
         ("--output=run", "run cannot be written: a folder"),
         ("--output=new/page.html", NOT_THERE),
@@ -273,8 +283,9 @@ MISTAKES = {
     "reproduce": [
         ("--row=tabel3/A_h1", "did you mean table3/A_h1?"),
         ("--row=table3/E --config=demo", "stands for --config=table3:E already"),
-        ("--row=table3/E --workdir=", "--workdir is missing; give the folder to train"),
-        ("--workdir=new", "there is no folder new"),
+        ("--row=table3/E --workdir=", "the run is missing; give the folder to train"),
+        ("--workdir=new", "there is no folder new; give one with runs in it"),
+        ("--workdir=frnech", "there is no folder frnech; did you mean french?"),
         ("--workdir=spoilt", "spoilt/reproduced.json cannot be read"),
         ("--workdir=other", "other/reproduced.json cannot be read (InputError"),
         ("--output=page.txt", "does not end in .html"),
@@ -298,6 +309,7 @@ MISTAKES = {
         ("--workdir=new --input=run", "--config is missing"),
     ],
     "serve": [
+        ("9000", "takes one run; other values need a flag, see jaxformer serve --help"),
         ("--listen=192.0.2.1:8000", "cannot listen on host 192.0.2.1, port 8000"),
         ("--listen=localhost", "--listen=localhost is no HOST:PORT"),
         ("--request_timeout=nan", "--request_timeout is nan; it m"),

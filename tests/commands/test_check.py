@@ -154,7 +154,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
         "kept only if a run is given",
         "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate",
         f"{result['parameters']:,} parameters",
-        "up to 2 microbatch(es)",
+        "up to 2 an update",
         "dev: 19 pairs of 20 with a source that train has too",
         "train: 1 pair of 20 with a blank source",
         "rematerialise=True --config.training.tokens_per_microbatch=640 takes 0.50 GiB",

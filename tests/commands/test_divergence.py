@@ -66,7 +66,7 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
         "the first of them step 5 at data position 4; in its microbatch 1 the "
         f"gradient is first not finite in {LAYER}, going backwards; its sentences "
         f"are in {file}; to skip its data set "
-        "training.on_divergence=rollback, or start anew in another workdir with "
+        "training.on_divergence=rollback, or start anew in another run folder with "
         "a lower optimizer.peak_learning_rate"
     )
     with prepare_run(tmp_path, RECORDED) as prepared:
@@ -79,8 +79,8 @@ def test_many_bad_updates_stop_the_run_and_again_after_a_rollback(
 
     answer = train("rollback", *flags)
     assert answer.complaint == (
-        "training diverged again from step 4, on other data; start anew in another "
-        "workdir with a lower optimizer.peak_learning_rate"
+        "training diverged again from step 4, on other data; start anew in another run "
+        "folder with a lower optimizer.peak_learning_rate"
     )
     assert answer.err.count("resuming at step 4, data position 7") == 1
 

@@ -83,7 +83,7 @@ def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path, monkeypatch
         return command("score", *flags, "--split=dev", workdir=tmp_path).complaint
 
     for other in paths(folder, dev="train"), paths(folder, dev="gone"):
-        assert "use another workdir" in score(other)
+        assert "use another run folder" in score(other)
     assert "no checkpoint" in score(paths(same))
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     hashes = [json.loads((tmp_path / "corpus" / "report.json").read_text())["text"]]

@@ -110,7 +110,7 @@ def test_checkpoints_are_chosen_by_name(score, pairs, trained):
     assert by("average:2") not in by_step.values()
     answer = score(pairs)  # training.average=2
     assert answer.result["log_probability"] == by("average:2")
-    assert "averaged 2 of the 2 checkpoints" in answer.err
+    assert "averaged 2 checkpoints: steps 75, 100" in answer.err
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])

@@ -44,6 +44,20 @@ def test_every_line_is_translated_and_their_order_is_kept(use, toy, expected):
     assert use("translate").lines == []
 
 
+def test_a_person_at_a_terminal_is_told_what_to_do(use, toy, tmp_path):
+    said = "Type a sentence and press Enter; Ctrl-D ends.\n"
+    (tmp_path / "one").write_text("bo\n")
+    file, page = f"--source={tmp_path / 'one'}", f"--output={tmp_path / 'page.html'}"
+    for mode, flags, is_terminal, is_told in [
+        ("translate", [], True, True),
+        ("translate", [], False, False),
+        ("translate", [file], True, False),
+        ("visualize", [page], True, True),
+    ]:
+        answer = use(mode, *flags, stdin=toy.test[:1], is_terminal=is_terminal)
+        assert (answer.code, answer.err.count(said)) == (0, is_told)
+
+
 def test_a_file_is_translated_to_a_file(use, toy, expected, tmp_path):
     output = tmp_path / "x.de"
     flags = (f"--source={toy.directory / 'test.en'}", f"--output={output}")

@@ -90,7 +90,7 @@ def test_compressed_text_is_read_and_a_finished_text_is_left_alone(
         again = make()
     assert not unused.called
     assert again.result == first.result
-    assert "complete, 24 of 24 lines are done" in again.err
+    assert "complete, 24 of 24 lines done" in again.err
     assert files_of(tmp_path / "out") == before
     assert [p.stat().st_mtime_ns for p in (tmp_path / "out").glob("[!.]*")] == times
 
@@ -112,7 +112,7 @@ def test_an_interrupted_command_continues_with_the_same_samples(make, tmp_path):
         answers = [make(*SAMPLES) for _ in range(3)]
     assert calls == [0, 5, 10, 10, 15, 20, 20]
     assert [answer.code for answer in answers] == [130, 130, 0]
-    assert "continued, 20 of 24 lines are done" in answers[2].err
+    assert "continued, 20 of 24 lines done" in answers[2].err
     assert answers[2].result["kept"] == undisturbed.result["kept"]
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
     other = make(*SAMPLES[:2], "--seed=5", output="other")

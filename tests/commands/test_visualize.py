@@ -58,5 +58,5 @@ def test_python_shows_the_same(trained, toy):
     for each in two:
         best = each.alternatives[0]
         assert best.attention.target == best.found.pieces
-    with pytest.raises(InputError, match="targets has 2 for 1 texts"):
+    with pytest.raises(InputError, match="targets has 2 for 1 text"):
         jaxformer.attention_view(translator, [sentence], ["SU", "RI"])

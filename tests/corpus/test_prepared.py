@@ -253,8 +253,8 @@ def parquet_of(**columns):
 
 # Beside a train.en of 9,999 lines: a file, its content, and what is said.
 DAMAGED = [
-    ("x.de", b"y\n" * 3, r"train\.en has 9999 lines but x\.de has 3:"),
-    ("x.de", b"y\n" * 10_000, r"train\.en has 9999 lines but x\.de has 10000:"),
+    ("x.de", b"y\n" * 3, r"train\.en has 9,999 lines but x\.de has 3:"),
+    ("x.de", b"y\n" * 10_000, r"train\.en has 9,999 lines but x\.de has 10,000:"),
     ("x.de", b"1\nStra\xdfe\n3\n4\n", "line 2: byte 5 of the line is not UTF-8"),
     ("x.de", b"", r"x\.de is empty"),
     ("x.de", GZIP, r"x\.de is gzip data; end its name in \.gz"),

@@ -76,7 +76,7 @@ def test_a_string_gives_a_string_and_a_list_a_list(make_echo):
     (found,) = echo.translate(["5 6"], prefixes=["7"])
     assert echo.translate("5 6", prefixes="7") == found
     for prefixes in ([], ["7", "8"], "7"):
-        with pytest.raises(InputError, match="for 1 texts; give a list"):
+        with pytest.raises(InputError, match="for 1 text; give a list"):
             echo.translate(["5 6"], prefixes=prefixes)
 
 
@@ -186,8 +186,8 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
 @pytest.mark.parametrize(
     ("options", "phrases", "error"),
     [
-        ({}, "8", "phrases has one string for 1 texts; give a list"),
-        ({}, [["8"], []], "phrases has 2 for 1 texts; give a list"),
+        ({}, "8", "phrases has one string for 1 text; give a list"),
+        ({}, [["8"], []], "phrases has 2 for 1 text; give a list"),
         ({"temperature": 1.0}, [["8"]], "samples have no phrases; leave out the temp"),
         ({"split_sentences": True}, [["8"]], "translated in 2 parts; give each"),
     ],

@@ -25,7 +25,7 @@ for ((i = 0; i < 500; i++)); do sleep 0.02; done  # not for ever
 """
 TRAIN = ("configs/x.py", "gs://b/x", "--config.a.b=c d")
 TRAINED = [
-    "-m", "jaxformer.main", "--config=configs/x.py", "--workdir=gs://b/x",
+    "-m", "jaxformer.main", "train", "--config=configs/x.py", "gs://b/x",
     "--config.a.b=c d",
 ]  # fmt: skip
 

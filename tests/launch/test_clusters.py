@@ -161,7 +161,7 @@ def test_missing_variables_are_refused(tpu):
 
 
 def test_jobset_restarts_lost_peers_and_fills_its_slice():
-    """Exit code 2 alone fails the JobSet; the workdir is in a bucket."""
+    """Exit code 2 alone fails the JobSet; the run is in a bucket."""
     jobset = yaml.safe_load((LAUNCH / "gke/jobset.yaml").read_text())
     # The API's models lose a field that does not exist and refuse a wrong type.
     assert JobsetV1alpha2JobSet.from_dict(jobset).to_dict() == jobset
@@ -220,8 +220,8 @@ def test_dataflow_prepares_in_a_bucket(checkout):
     assert checkout.run("dataflow/prepare.sh", *TRAIN, **where)[0] == 0
     ((*call, options, change),) = checkout.calls()
     assert call == [
-        "python", "-m", "jaxformer.main", "--mode=prepare", "--config=configs/x.py",
-        "--workdir=gs://b/x",
+        "python", "-m", "jaxformer.main", "prepare", "--config=configs/x.py",
+        "gs://b/x",
     ]  # fmt: skip
     assert change == "--config.a.b=c d"
     runner, *given = shlex.split(options)

@@ -118,7 +118,7 @@ def test_rehearse_starts_every_process_and_fails_if_any_failed(
     checkout.stub("python", seen + pick + ' && exit "${codes[$id]}"; done')
     variables = {"PORT": "1234", "XLA_FLAGS": "--of_the_user", "CODES": codes}
     assert checkout.run("rehearse.sh", "c", "w", "3", "--f", **variables)[0] == expected
-    common = ["python", "-m", "jaxformer.main", "--config=c", "--workdir=w"]
+    common = ["python", "-m", "jaxformer.main", "train", "--config=c", "w"]
     common += ["--coordinator_address=127.0.0.1:1234", "--num_processes=3"]
     numbers = [f"--process_id={process}" for process in range(3)]
     assert sorted(checkout.calls()) == [[*common, number, "--f"] for number in numbers]

@@ -34,7 +34,7 @@ def test_another_config_or_text_is_refused(monkeypatch, change, message):
     ("theirs", "message"),
     [
         ({}, None),
-        ({"": "gs://bucket/run"}, "process 1 has the workdir gs://bucket/run, and"),
+        ({"": "gs://bucket/run"}, "process 1 has the run folder gs://bucket/run, and"),
         ({True: False}, "process 1 has another folder"),
     ],
 )

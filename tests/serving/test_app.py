@@ -97,10 +97,11 @@ def test_a_bad_request_is_refused_in_json(serve):
         (400, "not JSON", ("/translate", b"{"), utf_8),
         (400, "one sentence, and the text has 2", ("/attention", two), {}),
         (400, "51 tokens", ("/translate", {"text": ["a", "b " * 51]}), {}),
-        (404, "Not Found", ("/nothing",), {}),
-        (404, "Not Found", ("/translate/", {"text": "a"}), {}),
-        (405, "Not Allowed", ("/translate",), {}),
-        (405, "Not Allowed", ("/", b"", "DELETE"), {}),
+        (404, "no GET /nothing; there are GET /, GET /page.css", ("/nothing",), {}),
+        (404, ", POST /translate, ", ("/translate/", {"text": "a"}), {}),
+        (405, "there is no GET /translate; there are", ("/translate",), {}),
+        (405, "there is no DELETE /; there are GET /, ", ("/", b"", "DELETE"), {}),
+        (405, ", GET /health, GET /ready, ", ("/health", {}), {}),
         (413, "201 pieces, more than 200", ("/translate", {"text": "a " * 200}), {}),
         (413, "206 pieces", ("/translate", {"text": "a", "phrases": ["b"] * 102}), {}),
         (413, "202 pieces, more than 200", ("/translate", {"text": ["a"] * 101}), {}),
@@ -222,17 +223,17 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     for path in paths:
         cold = server.ask(path)
         assert (cold.status, cold.values["status"]) == (503, "starting")
-        assert cold.values["compiled_percent"] == 0
+        assert cold.values["compiling"] == {"done": 0, "of": 4}
     for request in (
         ("/translate", {"text": "a"}),
         ("/attention", {"source": "", "target": ""}),
     ):
-        assert_refused(server.ask(*request), 503, "compiled")
+        assert_refused(server.ask(*request), 503, "the server is starting; try again")
     about = {"status": "ready", "direction": "en-de", "languages": ["en", "de"]}
     about |= {"n_best": BEAM, "tags": [], "attention": True, "pair_tokens": 128}
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [
-        {**about, "compiled_percent": 25}
+        {**about, "compiling": {"done": 1, "of": 4}}
     ] * 2
     pair = {"source": "a", "target": "b"}
     waiting = [
@@ -245,7 +246,8 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     server.translator.more.set()
     assert [reply.result().status for reply in waiting] == [200, 200]
     server.until(lambda: server.ask("/ready").values == about)
-    assert "compiling: 3 of 4 programs, 0 s left" in caplog.messages
+    server.until(lambda: "compiled for 4 sizes in" in caplog.text)
+    assert "compiling: 3 of 4 sizes of batch, 0 s left" in caplog.messages
 
 
 def test_languages_are_named_as_in_html(serve):

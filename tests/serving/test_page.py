@@ -116,6 +116,23 @@ def test_an_error_is_shown_and_markup_is_text(browser):
     browser.all("#text")[0].send_keys(Keys.CONTROL, "a")
     browser.translate(MARKUP)
     assert browser.all("main i") == []
+    browser.all("#text")[0].send_keys(Keys.CONTROL, "a")
+    browser.press(Keys.BACKSPACE)  # no text has no translation
+    browser.until_shown("")
+    assert not browser.all("#answer")[0].is_displayed()
+    assert not browser.all("#sentence")[0].is_displayed()
+
+
+def test_a_translator_is_told_what_the_start_means_for_a_text(driver, start):
+    server = start()
+    server.translator.more.clear()
+    browser = Browser(driver, server.address)
+    browser.wait(lambda _: browser.read("#progress") == ["starting; please wait"])
+    server.until_ready()
+    said = ["just started: short texts are translated at once, long ones take longer"]
+    browser.wait(lambda _: browser.read("#progress") == said)
+    server.translator.more.set()
+    browser.wait(lambda _: browser.read("#progress") == [""])
 
 
 def test_enter_makes_a_new_line_and_examples_and_copies_take_a_click(browser):
