@@ -4,6 +4,7 @@ from collections import Counter
 
 from jaxformer.accelerators.estimate import Figures
 from jaxformer.runs.estimates import in_gib
+from jaxformer.system.errors import counted
 
 LARGEST = 10  # parts that are listed
 
@@ -18,13 +19,13 @@ def arrangement(figures: Figures) -> str:
     """Write mesh, microbatches and rematerialisation in a few words."""
     mesh = " ".join(f"{axis}={n}" for axis, n in figures["mesh"].items() if n > 1)
     rows, *lengths = figures["shape"]
-    count = figures["microbatches"]
+    count = counted(figures["microbatches"], "microbatch")
     size = f"{rows} x {' x '.join(map(str, lengths))}"
     if figures["empty_rows"]:
         size += f", {figures['empty_rows']} rows empty"
     if figures["rematerialise"]:
         size += ", rematerialised"
-    return f"{mesh or 'data=1'}, {count} microbatch(es) of {size}"
+    return f"{mesh or 'data=1'}, {count} of {size}"
 
 
 def flags(figures: Figures, row_tokens: int) -> str:

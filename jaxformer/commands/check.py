@@ -11,12 +11,13 @@ from pathlib import Path
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.survey import require_same_text
-from jaxformer.inspection import findings, inspect_in_background
+from jaxformer.inspection import findings
 from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output, temporary_folder, write_atomically
+from jaxformer.system.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def check(
     """Report on plan, text, memory and time."""
     load = os.getloadavg()[0]  # before the work of this command
     text = run.resolve(config, run.recorded()).data
-    with inspect_in_background(text) as inspected:
+    with Worker("jaxformer.inspection.text_findings:inspect_corpus") as inspector:
+        inspector.send(text)
         # The other process reads while these modules are imported.
         from jaxformer.inspection.piece_findings import add_pieces
         from jaxformer.runs import estimates
@@ -95,7 +97,7 @@ def check(
         plan = plan_training(checked, prepared)
         warn_of_plan(checked, plan)
         figures = estimates.report_plan(checked, plan, prepared)
-        corpus = inspected()
+        corpus = inspector.receive()
     add_pieces(corpus, text, prepared)
     warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
@@ -131,7 +133,7 @@ def report_text(corpus: Described, config: DataConfig, output: Path | None) -> i
     With `output` write a page, or a table of all findings.
     """
     warnings = findings.warnings(corpus, config)
-    logger.info(findings.describe(corpus, warnings))
+    logger.info(findings.describe(corpus, config, warnings))
     if output is not None and output.suffix == ".tsv":
         write_atomically(output, *findings.table(corpus, config))
         logger.info("findings    %s", output)
@@ -139,9 +141,11 @@ def report_text(corpus: Described, config: DataConfig, output: Path | None) -> i
         from jaxformer.reports import page
 
         lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
-        values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
-        values |= {"sections": findings.sections(corpus)}
-        values |= {"anchors": findings.anchors(corpus)}
-        write_atomically(output, page.render("corpus.html", data=lengths, **values))
+        html = page.render(
+            "corpus.html", data=lengths, title=config.direction, corpus=corpus,
+            warnings=warnings, notes=findings.notes(corpus, config, warnings),
+            sections=findings.sections(corpus, config),
+        )  # fmt: skip
+        write_atomically(output, html)
         logger.info("page        %s", output)
     return len(warnings)

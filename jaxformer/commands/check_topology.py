@@ -25,7 +25,7 @@ from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.runs.estimates import largest_shape
 from jaxformer.runs.run import open_run, plan_training
 from jaxformer.runs.workdir import Workdir
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 from jaxformer.training.frozen import trainable
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import init_state
@@ -113,8 +113,9 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         shape, count = longest_rows(config)
     rows, source, target = shape
     logger.info(
-        "batches     %sa vocabulary of %s pieces, %d microbatch(es) of %d x %d x %d%s",
-        text, f"{vocab_sizes[0]:,}", count, rows, source, target,
+        "batches     %sa vocabulary of %s, %s of %d x %d x %d%s",
+        text, counted(vocab_sizes[0], "piece"), counted(count, "microbatch"),
+        rows, source, target,
         ", the largest bucket" if config.batches.layout == "buckets" else "",
     )  # fmt: skip
     tokens = share * count * rows * target
@@ -130,13 +131,7 @@ def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
     is_packed = batches.layout == "packed"
     length = batches.row_length if is_packed else config.data.max_length
     tokens = training.tokens_per_microbatch
-    rows = tokens // length // batches.row_multiple * batches.row_multiple
-    if not rows:
-        raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold "
-            f"{batches.row_multiple} row(s) of {length} tokens; raise it or lower the "
-            "length of a row"
-        )
+    rows = batches.most_rows(tokens, length)
     return (rows, length, length), max(1, round(training.tokens_per_update / tokens))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxformer.config.data import DataConfig
 from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 
 BEST_BY = "bleu", "chrf", "nll"  # scores that can choose a checkpoint
 
@@ -35,6 +35,17 @@ class BatchesConfig(Section, name="batches"):
         choices=("tf.data", "python"),
         free=True,
     )
+
+    def most_rows(self, tokens: int, length: int) -> int:
+        """Return the most rows of a microbatch. Raises InputError if it holds none."""
+        rows = tokens // length // self.row_multiple * self.row_multiple
+        if not rows:
+            raise InputError(
+                f"training.tokens_per_microbatch={tokens} does not hold "
+                f"{counted(self.row_multiple, 'row')} of {counted(length, 'token')}; "
+                "raise it or lower the length of a row"
+            )
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,13 +238,8 @@ class Config:
     def require_rows(self) -> None:
         """Raise InputError for packed rows that no microbatch or no model can hold."""
         is_packed = self.batches.layout == "packed"
-        length, rows = self.batches.row_length * is_packed, self.batches.row_multiple
-        tokens = self.training.tokens_per_microbatch
-        if rows * max(length, 1) > tokens:
-            raise InputError(
-                f"training.tokens_per_microbatch={tokens} does not hold {rows} row(s) "
-                f"of {max(length, 1)} tokens; raise it or lower the length of a row"
-            )
+        length = self.batches.row_length * is_packed
+        self.batches.most_rows(self.training.tokens_per_microbatch, max(length, 1))
         self.require_row(length)
 
     def require_row(self, length: int) -> None:

@@ -221,12 +221,8 @@ def microbatch_heights(
     have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
     longest, multiple = sizes.max(axis=1), batches.row_multiple
+    batches.most_rows(tokens, int(longest.max()))  # else raises
     most = tokens // longest // multiple * multiple
-    if not most.all():
-        raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold {multiple} "
-            f"row(s) of {longest.max()} tokens; raise it or lower the length of a row"
-        )
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))
     return -(-even // multiple) * multiple, microbatches

@@ -126,7 +126,7 @@ def prepare(
         if tokenizer is None:
             tokenizer = trained_tokenizer(partial)
         else:
-            log.info("corpus: using a tokeniser of %d ids", tokenizer.vocab_size)
+            log.info("corpus: using a tokeniser of %s ids", f"{tokenizer.vocab_size:,}")
         pieces = [*tokenizer.source_pieces(), *tokenizer.pieces()]
         crossing = [piece for piece in pieces if "▁" in piece[1:]]
         if config.subword_sampling is not None and crossing:

@@ -121,24 +121,21 @@ class Split:
     def _inspect(self, chunk: list[Pair], languages: "Languages | None") -> None:
         sides = list(zip(*chunk, strict=True))
         sources, targets = texts = [list(map(normalise, side)) for side in sides]
+        pairs = [*zip(sources, targets, strict=True)]
+        self.hashes["pair"].extend([hash(pair) if all(pair) else 0 for pair in pairs])
+        has = {k: [any(map(f, pair)) for pair in chunk] for k, f in OF_TEXTS.items()}
+        has["identical_sides"] = [bool(one) and one == other for one, other in pairs]
+        has["shifted"] = find_shifted(sources, targets)
         for side, raws, clean in zip(SIDES, sides, texts, strict=True):
             self.words[side].update(t.count(" ") + 1 if t else 0 for t in clean)
             self.hashes[side].extend([hash(text) if text else 0 for text in clean])
+            has[f"{side}_blank"] = [not text for text in clean]
             for index, raw in enumerate(raws, self.pairs):
-                if not clean[index - self.pairs]:
-                    self.findings[f"{side}_blank"].add(index)
                 if odd := count_odd_characters(raw):
                     self.findings[f"{side}_characters"].add(index, odd)
-        for kind, has in OF_TEXTS.items():
-            for index, pair in enumerate(chunk, self.pairs):
-                if any(map(has, pair)):
-                    self.findings[kind].add(index)
-        for index in np.flatnonzero(find_shifted(sources, targets)).tolist():
-            self.findings["shifted"].add(self.pairs + index)
-        for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):
-            self.hashes["pair"].append(hash(pair) if all(pair) else 0)
-            if pair[0] and pair[0] == pair[1]:
-                self.findings["identical_sides"].add(index)
+        for kind, which in has.items():
+            for index in np.flatnonzero(which).tolist():
+                self.findings[kind].add(self.pairs + index)
         found = languages.judge(sources, targets) if languages else ()
         for index, kind, language, odds in found:
             labels = {language: 1} if language else {}
@@ -182,9 +179,9 @@ def find_repeats(hashes: np.ndarray) -> TextFinding:
     values, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
     repeated = np.flatnonzero((counts > 1) & (values != 0))
     found = TextFinding()
-    later = np.ones(len(hashes), bool)
-    later[firsts] = False
-    found.at.extend(np.flatnonzero(later & (hashes != 0)).tolist())
+    is_later = hashes != 0
+    is_later[firsts] = False
+    found.at.extend(np.flatnonzero(is_later).tolist())
     found.pairs = found.count = len(found.at)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
     for number, i in enumerate(largest_first[:_LABELS], start=1):

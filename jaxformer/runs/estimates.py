@@ -21,6 +21,7 @@ from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run
 from jaxformer.system.cores import usable_cores
+from jaxformer.system.errors import counted
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
 from jaxformer.training.memory import GIB, largest_microbatch, places, step_memory
@@ -101,7 +102,6 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     id_bytes = np.dtype(id_dtype(prepared.tokenizer.largest_vocab_size)).itemsize
     size = id_bytes * sum(prepared.tokens())
     disk = f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"
-    dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
     changed = jax.tree.leaves(trainable(params, checked.config.training.freeze))
@@ -116,14 +116,13 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     lines = [
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
-        *([f"            {dropped} dropped"] if dropped else []),
         *([disk] if versions > 1 else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
         *([f"            {frozen:>13,} of all are frozen"] if frozen else []),
-        f"batches     up to {plan.microbatches_per_update} microbatch(es) an update; "
-        f"{positions[0]:,} source and {positions[1]:,} target positions,",
+        f"batches     up to {counted(plan.microbatches_per_update, 'microbatch')} an "
+        f"update; {positions[0]:,} source and {positions[1]:,} target positions,",
         f"            of which {real[0]:,} and {real[1]:,} hold tokens "
         f"({plan.real_token_share:.1%} of both), on average",
         "            rows x source x target length",
@@ -131,8 +130,8 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     for (height, source, target), count in shapes:
         empty = -height % rows_here(setup.mesh).of  # fill up what devices do not divide
         lines.append(
-            f"            {height:>7} x {source:>3} x {target:>3}, {count:>9,} an "
-            f"epoch{f', {empty} rows empty here' if empty else ''}"
+            f"            {height:>7,} x {source:>3,} x {target:>3,}, {count:>9,} an "
+            f"epoch{', ' + counted(empty, 'row') + ' empty here' if empty else ''}"
         )
     flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
     logger.info("\n".join(lines))
@@ -171,15 +170,16 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     memory = memory._replace(temporary=places() * memory.temporary)
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
-        "            activations and gradients, in %d place(s), %s other outputs",
-        *map(in_gib, (sum(memory), *memory[:2])), places(), in_gib(memory.outputs),
+        "            activations and gradients, in %s, %s other outputs",
+        *map(in_gib, (sum(memory), *memory[:2])), counted(places(), "place"),
+        in_gib(memory.outputs),
     )  # fmt: skip
     return sum(memory)
 
 
 def search_microbatch(
     checked: Run, plan: Plan, budget: int, rematerialise: bool
-) -> dict[str, int | bool] | None:
+) -> dict[str, Any] | None:
     """Find the largest microbatch that fits `budget` bytes; log the flags to set."""
     config = checked.config
     model = dataclasses.replace(checked.model, rematerialise=rematerialise)
@@ -193,12 +193,13 @@ def search_microbatch(
         tokens_per_update=config.training.tokens_per_update,
     )
     if found is None:
-        logger.info("            not even one row fits")
+        rows = counted(config.batches.row_multiple, "row")
+        logger.info("            not even %s (batches.row_multiple) fit", rows)
         return None
     whole = ", a whole update" if found.is_whole_update else ""
     flags += f" --config.training.tokens_per_microbatch={found.tokens}"
     logger.info("            %s takes %s%s", flags, in_gib(found.bytes), whole)
-    return found._asdict()
+    return found._asdict() | {"flags": flags}
 
 
 def report_quality(pairs: int) -> list[dict[str, Any]]:
@@ -241,12 +242,12 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     seconds = figures["seconds_per_update_estimate"]
     epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
     count, load, cores = figures["warnings"], figures["load"], usable_cores()
-    said = f"{count or 'no'} warning{'' if count == 1 else 's'}"
+    epochs = f"{figures['epochs']:,.{int(figures['epochs'] < 10)}f}"
     lines = [
         f"verdict     {fits[figures['fits']]}: {memory} on each device",
-        f"{said} about the text{', listed above' if count else ''}",
-        f"about {epoch} an epoch of {updates:,} updates, {seconds} s each",
-        f"{figures['epochs']} epochs in training.steps={steps:,}, about {whole}",
+        counted(count, "warning") + " about the text" + ", listed above" * bool(count),
+        f"about {epoch} an epoch of {counted(updates, 'update')}, {seconds} s each",
+        f"{epochs} epochs in training.steps={steps:,}, about {whole}",
         f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
         f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
@@ -255,6 +256,15 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
             f"the machine was busy, with a load of {load:.1f} on {cores} cores: repeat "
             "the check when it is idle, which may be several times faster"
         )
-    if figures["fits"] is False and figures["largest_microbatches"] is None:
-        lines.append("to find the largest microbatch that fits, add --memory_gib=0")
+    if figures["fits"] is False:
+        largest = figures["largest_microbatches"]
+        cures = [f"add {found['flags']}" for found in (largest or {}).values() if found]
+        cures.append(
+            "lower batches.row_multiple, the length of rows or the model's size"
+        )
+        if largest is None:
+            cures = [
+                "lower training.tokens_per_microbatch; --memory_gib=0 finds what fits"
+            ]
+        lines.insert(1, cures[0])
     logger.info("\n            ".join(lines))

@@ -16,6 +16,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Write "no pairs", "1 pair" or "2,800 pairs"."""
+    plural = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{f'{number:,}' if number else 'no'} {noun}{plural}"
+
+
 class InputError(Exception):
     """A file, flag or config that cannot be used as given.
 

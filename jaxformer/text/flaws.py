@@ -76,8 +76,9 @@ def require_languages(
     pairs; what `data.drop` has does not count. Languages that py3langid lacks are not
     checked.
     """
+    dropped = (config.drop or ()) if split == "train" else ()
     try:
-        kinds = [kind for kind in _LANGUAGES if kind not in (config.drop or ())]
+        kinds = [kind for kind in _LANGUAGES if kind not in dropped]
         found = flaws(pairs, config, kinds if config.max_foreign is not None else ())
     except InputError:
         return
@@ -99,4 +100,7 @@ def require_languages(
             f"{said}; {remedy}. If the text is right, set data.max_foreign=None"
         )
     if count > _USUAL * len(pairs):
-        logger.warning("%s; drop them by data.drop=%s", said, ",".join(_LANGUAGES))
+        cure = f"drop them by {config.dropping(*_LANGUAGES)}"
+        if split != "train":  # it is scored as it is
+            cure = "correct the lines listed by `jaxformer check --output=findings.tsv`"
+        logger.warning("%s; %s", said, cure)

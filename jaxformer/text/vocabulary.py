@@ -139,6 +139,12 @@ class VocabularySamples:
             config = replace(self._config, corpora=(), columns=(), tag="")
             other = train_tokenizer(target, config)
             tokenizer = pair_of(tokenizer.content, other.content)
+        size, most = self._config.vocab_size, tokenizer.largest_vocab_size
+        if most < size:
+            cure = f"set data.vocab_size={most} or less"
+            log.warning(
+                "data.vocab_size=%d is more than the text supports; %s", size, cure
+            )
         return tokenizer
 
 
@@ -215,8 +221,4 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             if too_small
             else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
         ) from None
-    tokenizer = Tokenizer(model.getvalue())
-    if tokenizer.vocab_size < vocab_size:
-        more = "vocab_size %d is more than the text supports: the vocabulary has %d ids"
-        log.warning(more, vocab_size, tokenizer.vocab_size)
-    return tokenizer
+    return Tokenizer(model.getvalue())

@@ -114,7 +114,7 @@ def test_the_text_names_compiler_share_and_largest_parts():
     text = describe.update(figures, "TPU compiler 1.2")
     for said in (
         "v5e:2x2: 4 devices, estimated by the TPU compiler 1.2, nothing was run",
-        "data=4, 1 microbatch(es) of 8 x 16 x 16",
+        "data=4, 1 microbatch of 8 x 16 x 16",
         "3 ms on the chip; products alone take 2.5 ms at peak: 83.3%",
         "50.0 MB in     2 x all-reduce of f32",
         "100.0%     3 ms  loss (2 ms + 1 ms)",

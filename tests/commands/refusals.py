@@ -160,7 +160,7 @@ MISTAKES = {
         ("--topology=v5e:2x2 --before=missing.json", "missing.json is not the"),
         ("--topology=v5e:2x2,data", "write v5e:2x2,auto to search"),
         ("--workdir= --config=toy --topology=v5e:2x2 "
-         "--config.training.tokens_per_microbatch=9", "does not hold 8 row(s) of 32"),
+         "--config.training.tokens_per_microbatch=9", "does not hold 8 rows of 32"),
     ],
     "translate": [
         ("a.txt", "'a.txt' is one word too many: jaxformer translate takes one run"),

@@ -13,7 +13,6 @@ import pytest
 from jaxformer import grammar
 from jaxformer.corpus.prepared import DevSet, PreparedCorpus
 from jaxformer.corpus.store import TokenizedCorpus
-from jaxformer.inspection import inspect_in_background
 from jaxformer.inspection.findings import describe, table
 from jaxformer.inspection.piece_findings import (
     add_pieces,
@@ -22,6 +21,7 @@ from jaxformer.inspection.piece_findings import (
 )
 from jaxformer.inspection.text_findings import inspect_corpus
 from jaxformer.system.errors import InputError
+from jaxformer.system.worker import Worker
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs
 
@@ -162,8 +162,10 @@ def test_lengths_count_every_sentence(found, files):
 
 
 def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
-    with inspect_in_background(files) as inspected:
-        assert json.dumps(inspected()) == json.dumps(found)
+    function = "jaxformer.inspection.text_findings:inspect_corpus"
+    with Worker(function) as worker:
+        worker.send(files)
+        assert json.dumps(worker.receive()) == json.dumps(found)
 
     started = []
 
@@ -173,12 +175,13 @@ def test_another_process_finds_the_same_and_ends(files, found, monkeypatch):
             started.append(self)
 
     monkeypatch.setattr("jaxformer.system.worker.Popen", Started)
-    with inspect_in_background(files) as inspected:
+    with Worker(function) as worker:
+        worker.send(files)
         started[0].kill()
         with pytest.raises(InputError, match="ended with code -9"):
-            inspected()
-    with inspect_in_background(files):
-        pass
+            worker.receive()
+    with Worker(function) as worker:
+        worker.send(files)
     assert all(process.poll() for process in started)
 
 
@@ -193,7 +196,7 @@ def test_what_cannot_be_inspected_is_left_out(files, folder):
     gone = dict.fromkeys(("train", "dev"), "/no/x,/no/y")
     nothing = inspect_corpus(replace(files, test="", **gone))
     assert nothing["splits"] == {}
-    assert "/no/x" in describe(nothing, [])
+    assert "/no/x" in describe(nothing, files, [])
     found = inspect_corpus(replace(files, train="/no/x,/no/y"))
     assert list(found["splits"]) == ["dev", "test"]
     assert not any("overlap" in kind for kind in found["splits"]["dev"]["findings"])

@@ -33,11 +33,11 @@ def planted(clean, split, **findings):
 
 def test_a_clean_corpus_has_no_warning(clean, config):
     assert warnings(clean, config) == []
-    text = describe(clean, [])
+    text = describe(clean, config, [])
     assert text.startswith("corpus      no warnings\nlengths ")
     assert "train source words " in text
     left_out = {"left_out": {"train": "no file", "test": "no file"}}
-    assert describe(clean | left_out, []).count("not inspected: no file") == 1
+    assert describe(clean | left_out, config, []).count("not inspected: no file") == 1
 
 
 def titles(corpus, config):
@@ -52,7 +52,7 @@ NEITHER = finding(6, nl=4, fr=2)
     [
         ("swapped", finding(1), "1 pair of 1,500 with source and target swapped"),
         ("swapped", finding(0), None),
-        ("source_blank", finding(2), "2 pairs of 1,500 with a blank source"),
+        ("source_characters", finding(2), "with odd characters in the source"),
         # 1.5 are usual, and 3 deviations more
         ("source_in_neither", finding(5, nl=5), None),
         ("source_in_neither", NEITHER, "source in neither language (4 nl, 2 fr)"),
@@ -81,48 +81,68 @@ def test_repeated_pairs_matter_where_they_are_kept(clean, config):
         assert len(titles(corpus, replace(config, deduplicate=deduplicate))) == count
 
 
-def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, config):
-    """Those of few pairs are one line."""
-    corpus = planted(clean, "train", source_blank=finding(2), swapped=finding(1))
-    corpus = planted(corpus, "test", pair_overlap=finding(3), source_overlap=finding(4))
-    corpus["splits"]["train"]["dropped"] = {"too_long": 225, "ratio": 15}
-    first = "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60; raise"
-    found = warnings(corpus, config)
-    assert [each.title for each in found] == [
-        f"{first} it",
-        "test: 4 pairs of 50 with a source that train has too",
-        "test: 3 pairs of 50 that train has too",
-        "train: 2 pairs of 1,500 with a blank source",
-        "train: 1 pair of 1,500 with source and target swapped",
-    ]
-    small = [each._replace(share=0.0009) for each in found[3:]]
-    text = describe(corpus, [*found[:3], *small])
-    assert text.startswith(f"corpus      5 warnings\n            - {first}")
-    assert (
-        "- 2 of less than 0.1%: train: 2 pairs of 1,500 with a blank source; tr" in text
+def test_warnings_are_ordered_and_end_with_their_cure(clean, config):
+    """First what is lost, then by the share of pairs."""
+    corpus = planted(
+        clean, "train", swapped=finding(1), shifted=finding(40), mojibake=finding(2),
+        pair_repeated=finding(3), target_unknown=finding(60),
+    )  # fmt: skip
+    corpus = planted(corpus, "test", pair_overlap=finding(3), swapped=finding(4))
+    lost = {"too_long": 225, "empty": 16, "ratio": 15, "copy": 3}
+    corpus["splits"]["train"]["dropped"] = lost
+    config = replace(
+        config, drop=("copy",), deduplicate=False, character_coverage=0.9999
     )
+    found = warnings(corpus, config)
+    lines = "correct the lines listed in --output=findings.tsv"
+    assert [f"{each.title}: {each.cure}" for each in found] == [
+        "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60: raise it",
+        f"train: 16 pairs of 1,500, 1%, are dropped because a side is blank: {lines}",
+        f"test: 4 pairs of 50 with source and target swapped: {lines}",
+        "test: 3 pairs of 50 that train has too: remove them from train, by the texts "
+        "in --output=findings.tsv",
+        "train: 60 pairs of 1,500 with target words unknown to the tokeniser: set "
+        f"data.character_coverage=1, or {lines}",
+        "train: 40 pairs of 1,500 in blocks that fit better shifted by a line: "
+        f"{lines}",
+        "train: 3 pairs of 1,500 that repeat an earlier pair: set "
+        "data.deduplicate=True",
+        "train: 2 pairs of 1,500 with a side that was decoded wrongly: set "
+        "data.drop=copy,mojibake",
+        "train: 1 pair of 1,500 with source and target swapped: set "
+        "data.drop=swapped,copy",
+    ]
+    text = describe(corpus, config, found)
+    assert text.startswith("corpus      9 warnings\n            - train: 225 pairs of")
+    for note in (
+        "to drop all 2 kinds, set data.drop=swapped,copy,mojibake",
+        "train: preparing drops 225 too_long, 16 empty, 15 ratio, 3 copy",
+    ):
+        assert f"\n            {note}\n" in text
 
 
-def test_what_preparing_drops_is_no_warning(clean, config):
+def test_what_preparing_drops_is_neither_a_warning_nor_listed(clean, config):
     kinds = {
         "swapped": "swapped", "source_in_neither": "language",
         "identical_sides": "copy", "mojibake": "mojibake", "quotes": "quotes",
+        "source_blank": "empty",
     }  # fmt: skip
     corpus = planted(clean, "train", **dict.fromkeys(kinds, finding(90)))
-    for count in range(len(kinds) + 1):
-        drop = tuple(kinds.values())[:count]
-        assert len(titles(corpus, replace(config, drop=drop))) == len(kinds) - count
+    for count in range(len(kinds)):
+        drop = replace(config, drop=tuple(kinds.values())[:count])
+        assert len(titles(corpus, drop)) == len(kinds) - 1 - count
+        assert describe(corpus, drop, []).count("train: 90 pairs") == 5 - count
 
 
 def test_examples_are_quoted_and_listed_with_their_lines(clean, config):
     overlap = finding(1)
     overlap["examples"][0] = {**overlap["examples"][0], "train": ("b\n.en", 7)}
     corpus = planted(
-        clean, "train", swapped=finding(1, ("Ha\u2028llo", "word " * 90)),
+        clean, "dev", swapped=finding(1, ("Ha\u2028llo", "word " * 90)),
         source_blank=finding(40), source_characters=finding(3, U=3),
         pair_repeated=finding(9, most=9), pair_overlap=overlap,
     )  # fmt: skip
-    text = describe(corpus, warnings(corpus, config))
+    text = describe(corpus, config, warnings(corpus, config))
     assert '  a.en:3  "Ha\\u2028llo"\n                      "word word ' in text
     assert "  a.en:3, :3, :3, :3, :3 and 35 more\n" in text
     assert "  3 x U  a.en:3, :3, :3" in text
