@@ -45,10 +45,7 @@ def run(
         raise InputError("there is nothing to check: give --config=FILE, a run or both")
     if topology is not None:
         if memory_gib is not None:
-            raise InputError(
-                "--memory_gib is for the devices of this machine; leave it out with "
-                "--topology"
-            )
+            raise InputError("--memory_gib and --topology exclude each other; use one")
         from jaxformer.commands import check_topology
 
         figures = check_topology.run(
@@ -141,11 +138,8 @@ def report_text(corpus: Described, config: DataConfig, output: Path | None) -> i
         from jaxformer.reports import page
 
         lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
-        html = page.render(
-            "corpus.html", data=lengths, title=config.direction, corpus=corpus,
-            warnings=warnings, notes=findings.notes(corpus, config, warnings),
-            sections=findings.sections(corpus, config),
-        )  # fmt: skip
-        write_atomically(output, html)
+        values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
+        values |= {"sections": findings.sections(corpus, config, warnings)}
+        write_atomically(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)
     return len(warnings)

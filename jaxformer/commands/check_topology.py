@@ -111,14 +111,13 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         vocab_sizes = (config.data.vocab_size,) * 2
         model = make_model(config.model, vocab_size=vocab_sizes[0], rematerialise=False)
         shape, count = longest_rows(config)
-    rows, source, target = shape
     logger.info(
-        "batches     %sa vocabulary of %s, %s of %d x %d x %d%s",
+        "batches     %sa vocabulary of %s, %s of %s%s",
         text, counted(vocab_sizes[0], "piece"), counted(count, "microbatch"),
-        rows, source, target,
+        " x ".join(map(str, shape)),
         ", the largest bucket" if config.batches.layout == "buckets" else "",
     )  # fmt: skip
-    tokens = share * count * rows * target
+    tokens = share * count * shape[0] * shape[-1]
     return Work(config, *vocab_sizes, shape, count, model.flops(*shape), tokens)
 
 

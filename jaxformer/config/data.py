@@ -314,8 +314,7 @@ class DataConfig(Section, name="data"):
 
     def dropping(self, *kinds: str) -> str:
         """Return the setting that drops these kinds too, as in "data.drop=copy"."""
-        dropped = {*(self.drop or ()), *kinds}
-        return f"data.drop={','.join(kind for kind in DROPPED if kind in dropped)}"
+        return "data.drop=" + ",".join(dict.fromkeys([*(self.drop or ()), *kinds]))
 
     def pairs_of(self, split: str) -> int:
         """The pairs of a split of a built-in corpus. Raises InputError."""

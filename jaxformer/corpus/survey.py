@@ -87,9 +87,8 @@ def survey_text(
     samples = VocabularySamples(config) if tokenizer is None else None
     if pipeline:
         for data in config.training_texts.values():
-            require_languages(
-                [*islice(read_pairs(data, "train"), SAMPLE)], "train", data
-            )
+            sample = [*islice(read_pairs(data, "train"), SAMPLE)]
+            require_languages(sample, "train", data)
         pairs, shards = pipeline.survey(folder, config, samples)
     else:
         pairs, shards = _read(folder, config, samples)
@@ -223,8 +222,7 @@ def files_of(config: DataConfig) -> list[list]:
         if data.corpus.startswith("tfds:"):
             found.append([data.directory])
         elif not data.corpus.startswith("builtin:"):
-            parts = read_parts(data, split)
-            names = [name for part in parts for name in part[:2]]
+            names = [name for part in read_parts(data, split) for name in part[:2]]
             paths = [name if url_of(name) else Path(name).absolute() for name in names]
             found += [[str(path), *size_and_time(Path(path))] for path in paths]
     return found

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.config.data import DataConfig
-from jaxformer.inspection.text_findings import Described
-from jaxformer.inspection.text_findings import place as place_of
+from jaxformer.inspection.text_findings import Described, place
 from jaxformer.system.errors import counted, printable
 from jaxformer.text.cleaning import CorpusReport
 from jaxformer.text.sources import read_parts
@@ -24,12 +23,7 @@ _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
 _MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
 _CORRECT = "correct the lines listed in --output=findings.tsv"
-_LOST = {  # by reason: what preparing does to the pairs, and the cure
-    "too_long": ("are dropped by data.max_length={0.max_length}", "raise it"),
-    "ratio": ("are dropped by data.max_ratio={0.max_ratio}", "raise it"),
-    "empty": ("are dropped because a side is blank", _CORRECT),
-}
-_FOREIGN = 0, "language"
+_LOST = {"too_long": "max_length", "ratio": "max_ratio", "empty": ""}  # keys to raise
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
@@ -40,8 +34,16 @@ KINDS = {
     "source_overlap": ("with a source that train has too", 0),
     "target_overlap": ("with a target that train has too", 1),
     "swapped": ("with source and target swapped", 0, "swapped"),
-    "source_in_target_language": ("with a source in the target's language", *_FOREIGN),
-    "target_in_source_language": ("with a target in the source's language", *_FOREIGN),
+    "source_in_target_language": (
+        "with a source in the target's language",
+        0,
+        "language",
+    ),
+    "target_in_source_language": (
+        "with a target in the source's language",
+        0,
+        "language",
+    ),
     "source_in_neither": ("with a source in neither language", 0.001, "language"),
     "target_in_neither": ("with a target in neither language", 0.001, "language"),
     "shifted": ("in blocks that fit better shifted by a line", 0),
@@ -77,11 +79,13 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
     """Return what to act on: what preparing drops, then by the share of pairs."""
     lost, others = [], []
     for name, split in corpus["splits"].items():
-        for reason, (words, cure) in _LOST.items():
+        for reason, key in _LOST.items():
             count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
             if count > _MOST_DROPPED * pairs:
                 title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
-                lost.append(Finding(title + words.format(config), cure, count, pairs))
+                cure = f"raise data.{key}={getattr(config, key)}" if key else _CORRECT
+                title += f"are dropped as {reason}"
+                lost.append(Finding(title, cure, count, pairs))
     for each in _findings(corpus, config):
         chance = KINDS[each.kind][1] * each.pairs
         # In a small split one pair may be chance and still exceed the share.
@@ -95,30 +99,29 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
     return lost + sorted(others, key=lambda each: -each.count / each.pairs)
 
 
-def notes(
-    corpus: Described, config: DataConfig, found: Sequence[Finding]
-) -> Iterator[str]:
-    """Yield how to drop all that can be, what is dropped, and what is not inspected."""
-    kinds = {KINDS[each.kind][2] for each in found if "data.drop=" in each.cure}
-    if len(kinds) > 1:
-        yield f"to drop all {len(kinds)} kinds, set {config.dropping(*kinds)}"
+def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[str]:
+    """Say how to drop all that can be, what is dropped, and what is not inspected."""
+    lines, droppable = [], [each for each in found if "data.drop=" in each.cure]
+    if droppable[1:]:
+        every = config.dropping(*(KINDS[each.kind][2] for each in droppable))
+        lines = [f"to drop them all, set {every}"]
     for name, split in corpus["splits"].items():
         if any(split.get("dropped", {}).values()):
-            reasons = CorpusReport(dropped=split["dropped"]).reasons
-            yield f"{name}: preparing drops {reasons}"
-    for reason in dict.fromkeys(corpus["left_out"].values()):  # each of them once
-        yield f"not inspected: {reason}"
+            counts = CorpusReport(dropped=split["dropped"]).reasons
+            lines.append(f"{name}: preparing drops {counts}")
+    reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
+    return lines + [f"not inspected: {reason}" for reason in reasons]
 
 
-def describe(corpus: Described, config: DataConfig, found: Sequence[Finding]) -> str:
+def describe(corpus: Described, config: DataConfig, found: list[Finding]) -> str:
     """Return the report for a terminal: the warnings `found`, then the sections."""
-    lines = [f"- {each.title}: {each.cure}" for each in found]
-    lines += notes(corpus, config, found)
-    wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") for each in lines)
+    said = (f"- {each.title}: {each.cure}" for each in found)
+    wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") for each in said)
     summary = [counted(len(found), "warning"), *chain.from_iterable(wrapped)]
+    parts = {"corpus": summary, **sections(corpus, config, found)}
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
-        for title, lines in {"corpus": summary, **sections(corpus, config)}.items()
+        for title, lines in parts.items()
         for number, line in enumerate(lines)
     )
 
@@ -135,14 +138,17 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
         pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
         for index, pair in enumerate(pairs):
             for kind in kinds.get(index, ()):
-                place = place_of(index, kind.partition("_")[0], split["files"])
-                cells = name, *map(str, place), kind, *pair
+                where = place(index, kind.partition("_")[0], split["files"])
+                cells = name, *map(str, where), kind, *pair
                 yield "\t".join(re.sub(r"[\t\r\n]", " ", each) for each in cells) + "\n"
 
 
-def sections(corpus: Described, config: DataConfig) -> dict[str, list[str]]:
-    """Return lines of a table of lengths, and of the findings with their examples."""
+def sections(
+    corpus: Described, config: DataConfig, found: list[Finding]
+) -> dict[str, list[str]]:
+    """Return lines of notes, a table of lengths, and the findings with examples."""
     return {
+        "notes": _notes(corpus, config, found),
         "lengths": list(_describe_lengths(corpus["splits"])),
         "findings": list(_describe_findings(corpus, config)),
     }
@@ -163,19 +169,20 @@ def _describe_findings(corpus: Described, config: DataConfig) -> Iterator[str]:
                 yield f"  {found['count']:>5,} x {label}  {_places(found)}"
         else:
             for example in finding["examples"][:SHOWN]:
-                place = _place(example["place"])
+                where = _place(example["place"])
                 if "train" in example:
-                    place += f" = {_place(example['train'])}"
+                    where += f" = {_place(example['train'])}"
                 source, target = example["text"]
-                yield _quote(f"  {place}  ", source)
-                yield _quote(f"  {'':{len(place)}}  ", target)
+                yield _quote(f"  {where}  ", source)
+                yield _quote(f"  {'':{len(where)}}  ", target)
 
 
 def without_text(corpus: object) -> object:
     """Return a copy without quotations and indices, for a line of JSON."""
     if isinstance(corpus, dict):
-        left_out = "text", "at"
-        return {k: without_text(v) for k, v in corpus.items() if k not in left_out}
+        return {
+            k: without_text(v) for k, v in corpus.items() if k not in ("text", "at")
+        }
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 

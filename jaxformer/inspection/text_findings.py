@@ -9,11 +9,11 @@ import re
 import unicodedata
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,13 @@ from jaxformer.config.data import DataConfig, SplitOf, language_code
 from jaxformer.inspection.alignment import find_shifted
 from jaxformer.system.errors import InputError
 from jaxformer.text.flaws import OF_TEXTS
+from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, TextPart, in_chunks, read_pairs, read_parts
 from jaxformer.tokens import SIDES
 
-if TYPE_CHECKING:
-    from jaxformer.text.languages import Languages
-
 Described = dict[str, Any]  # values of JSON
+Files = list[tuple[str, str, int]]  # of both sides, index of their first pair
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
@@ -93,15 +92,13 @@ class Split:
     Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
-    def __init__(
-        self, parts: Iterable[TextPart], languages: "Languages | None"
-    ) -> None:
+    def __init__(self, parts: Iterable[TextPart], languages: Languages | None) -> None:
         """Read the parts. Raises InputError as reading does, and if there is no pair.
 
         Without `languages`, sentences in the wrong language are not searched for.
         """
         self.pairs = 0
-        self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
+        self.files: Files = []
         self.findings: dict[str, TextFinding] = defaultdict(TextFinding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self.hashes = {kind: array("q") for kind in ("pair", *SIDES)}
@@ -118,7 +115,7 @@ class Split:
             self.hashes[kind] = values = np.frombuffer(values, np.int64)
             self.findings[f"{kind}_repeated"] = find_repeats(values)
 
-    def _inspect(self, chunk: list[Pair], languages: "Languages | None") -> None:
+    def _inspect(self, chunk: list[Pair], languages: Languages | None) -> None:
         sides = list(zip(*chunk, strict=True))
         sources, targets = texts = [list(map(normalise, side)) for side in sides]
         pairs = [*zip(sources, targets, strict=True)]
@@ -142,9 +139,7 @@ class Split:
             self.findings[kind].add(self.pairs + index, labels, odds)
 
 
-def place(
-    index: int, side: str, files: Sequence[tuple[str, str, int]]
-) -> tuple[str, int]:
+def place(index: int, side: str, files: Files) -> tuple[str, int]:
     """Return the file that has that side of a pair, and its line from 1."""
     source, target, first = next(f for f in reversed(files) if f[2] <= index)
     return target if side == "target" else source, index - first + 1
@@ -162,13 +157,10 @@ def count_odd_characters(sentence: str) -> dict[str, int]:
     """
     if sentence.isascii() and sentence.isprintable():
         return {}
-    counts = Counter(_ODD.findall(sentence))
-    unnamed = "CONTROL OR PRIVATE USE"
-    named = {
-        f"U+{ord(c):04X} {unicodedata.name(c, unnamed)}": n for c, n in counts.items()
-    }
+    odd, unnamed = _ODD.findall(sentence), "CONTROL OR PRIVATE USE"
+    counts = Counter(f"U+{ord(c):04X} {unicodedata.name(c, unnamed)}" for c in odd)
     is_composed = unicodedata.is_normalized("NFC", sentence)
-    return named if is_composed else {**named, "not NFC": 1}
+    return {**counts, **({} if is_composed else {"not NFC": 1})}
 
 
 def find_repeats(hashes: np.ndarray) -> TextFinding:
@@ -205,8 +197,6 @@ def inspect_corpus(config: DataConfig) -> Described:
     "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
     "left_out" has the reason why a split or the languages were not inspected.
     """
-    from jaxformer.text.languages import Languages
-
     left_out: dict[str, str] = {}
     languages: dict[str, Languages | None] = {}  # by direction
     splits: dict[str, Split] = {}
@@ -222,11 +212,7 @@ def inspect_corpus(config: DataConfig) -> Described:
             splits[name] = Split(read_parts(data, kind), languages[data.direction])
         except InputError as error:
             left_out[name] = str(error)
-    trains = {
-        name: splits[name]
-        for name, text in config.texts.items()
-        if text.split == "train" and name in splits
-    }
+    trains = {k: v for k, v in splits.items() if config.texts[k].split == "train"}
     described = {
         name: _describe(split, config.texts[name], name, trains)
         for name, split in splits.items()
@@ -251,8 +237,7 @@ def _describe(
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
     quoted = {index for found in findings for index in found.indices()}
-    pairs = read_pairs(text.data, text.split)
-    pairs = islice(pairs, max(quoted, default=-1) + 1)
+    pairs = islice(read_pairs(text.data, text.split), max(quoted, default=-1) + 1)
     texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
     def example(index: int, kind: str) -> Described:

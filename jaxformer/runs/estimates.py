@@ -193,8 +193,7 @@ def search_microbatch(
         tokens_per_update=config.training.tokens_per_update,
     )
     if found is None:
-        rows = counted(config.batches.row_multiple, "row")
-        logger.info("            not even %s (batches.row_multiple) fit", rows)
+        logger.info("            not even batches.row_multiple rows fit")
         return None
     whole = ", a whole update" if found.is_whole_update else ""
     flags += f" --config.training.tokens_per_microbatch={found.tokens}"

@@ -86,14 +86,13 @@ def require_languages(
     count = sum(counts.values())
     if count <= _FEW:
         return
-    kind, direction = max(counts, key=counts.get), config.direction
     what, remedy = "source and target exchanged", "exchange the files or the languages"
-    if kind == "language":
+    if max(counts, key=counts.get) == "language":
         what = "another language"
         remedy = "correct data.source_language or data.target_language"
     said = (
         f"{count:,} of {len(pairs):,} pairs of the {split} text{config.of_corpus} are "
-        f"not {direction}, most have {what}"
+        f"not {config.direction}, most have {what}"
     )
     if count > config.max_foreign * len(pairs):
         raise InputError(

@@ -142,9 +142,7 @@ class VocabularySamples:
         size, most = self._config.vocab_size, tokenizer.largest_vocab_size
         if most < size:
             cure = f"set data.vocab_size={most} or less"
-            log.warning(
-                "data.vocab_size=%d is more than the text supports; %s", size, cure
-            )
+            log.warning("data.vocab_size=%d is too large for the text; %s", size, cure)
         return tokenizer
 
 
@@ -179,7 +177,6 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     The same texts in the same order give the same bytes. Raises InputError as
     `VocabularySamples.train` does.
     """
-    vocab_size = config.vocab_size
     texts = [text for text in texts if not _has_long_word(text)]
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
@@ -195,7 +192,7 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             sentence_iterator=iter(texts),
             model_writer=model,
             model_type=config.model_type,
-            vocab_size=vocab_size,
+            vocab_size=config.vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
             user_defined_symbols=list(dict.fromkeys(symbols)),
@@ -215,10 +212,10 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
         raise InputError(
-            f"vocab_size {vocab_size} is too small: the characters of the training "
-            f"text and the reserved ids alone need {too_small[1]}; raise it or lower "
-            "character_coverage."
+            f"vocab_size {config.vocab_size} is too small: the characters of the "
+            f"training text and the reserved ids alone need {too_small[1]}; raise it "
+            "or lower character_coverage."
             if too_small
-            else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
+            else f"SentencePiece cannot build {config.vocab_size} ids: {error}."
         ) from None
     return Tokenizer(model.getvalue())

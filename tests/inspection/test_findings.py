@@ -96,8 +96,9 @@ def test_warnings_are_ordered_and_end_with_their_cure(clean, config):
     found = warnings(corpus, config)
     lines = "correct the lines listed in --output=findings.tsv"
     assert [f"{each.title}: {each.cure}" for each in found] == [
-        "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60: raise it",
-        f"train: 16 pairs of 1,500, 1%, are dropped because a side is blank: {lines}",
+        "train: 225 pairs of 1,500, 15%, are dropped as too_long: raise "
+        "data.max_length=60",
+        f"train: 16 pairs of 1,500, 1%, are dropped as empty: {lines}",
         f"test: 4 pairs of 50 with source and target swapped: {lines}",
         "test: 3 pairs of 50 that train has too: remove them from train, by the texts "
         "in --output=findings.tsv",
@@ -110,15 +111,14 @@ def test_warnings_are_ordered_and_end_with_their_cure(clean, config):
         "train: 2 pairs of 1,500 with a side that was decoded wrongly: set "
         "data.drop=copy,mojibake",
         "train: 1 pair of 1,500 with source and target swapped: set "
-        "data.drop=swapped,copy",
+        "data.drop=copy,swapped",
     ]
     text = describe(corpus, config, found)
     assert text.startswith("corpus      9 warnings\n            - train: 225 pairs of")
-    for note in (
-        "to drop all 2 kinds, set data.drop=swapped,copy,mojibake",
-        "train: preparing drops 225 too_long, 16 empty, 15 ratio, 3 copy",
-    ):
-        assert f"\n            {note}\n" in text
+    assert (
+        "\nnotes       to drop them all, set data.drop=copy,mojibake,swapped\n"
+        "            train: preparing drops 225 too_long, 16 empty, 15 ratio, 3 copy\n"
+    ) in text
 
 
 def test_what_preparing_drops_is_neither_a_warning_nor_listed(clean, config):

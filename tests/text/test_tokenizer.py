@@ -208,7 +208,7 @@ def test_a_size_beyond_the_text_is_reduced_with_the_size_to_set(config, caplog, 
     samples.add(0, [("ab ab", "abc")], "")
     assert samples.train().largest_vocab_size == 14
     (said,) = caplog.messages
-    assert said.endswith("text supports; set data.vocab_size=14 or less")
+    assert said.endswith("too large for the text; set data.vocab_size=14 or less")
 
 
 @pytest.mark.parametrize(("coverage", "is_unknown"), [(1.0, False), (0.999, True)])
