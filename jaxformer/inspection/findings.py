@@ -83,9 +83,9 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
             count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
             if count > _MOST_DROPPED * pairs:
                 title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
-                cure = f"raise data.{key}={getattr(config, key)}" if key else _CORRECT
-                title += f"are dropped as {reason}"
-                lost.append(Finding(title, cure, count, pairs))
+                by = f"by data.{key}={getattr(config, key)}" if key else "as blank"
+                cure = "raise it" if key else _CORRECT
+                lost.append(Finding(f"{title}are dropped {by}", cure, count, pairs))
     for each in _findings(corpus, config):
         chance = KINDS[each.kind][1] * each.pairs
         # In a small split one pair may be chance and still exceed the share.
@@ -104,7 +104,7 @@ def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[
     lines, droppable = [], [each for each in found if "data.drop=" in each.cure]
     if droppable[1:]:
         every = config.dropping(*(KINDS[each.kind][2] for each in droppable))
-        lines = [f"to drop them all, set {every}"]
+        lines = [f"to drop all of these kinds, set {every}"]
     for name, split in corpus["splits"].items():
         if any(split.get("dropped", {}).values()):
             counts = CorpusReport(dropped=split["dropped"]).reasons
@@ -115,13 +115,13 @@ def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[
 
 def describe(corpus: Described, config: DataConfig, found: list[Finding]) -> str:
     """Return the report for a terminal: the warnings `found`, then the sections."""
-    said = (f"- {each.title}: {each.cure}" for each in found)
+    parts = sections(corpus, config, found)
+    said = [f"- {each.title}: {each.cure}" for each in found] + parts.pop("notes")
     wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") for each in said)
     summary = [counted(len(found), "warning"), *chain.from_iterable(wrapped)]
-    parts = {"corpus": summary, **sections(corpus, config, found)}
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
-        for title, lines in parts.items()
+        for title, lines in {"corpus": summary, **parts}.items()
         for number, line in enumerate(lines)
     )
 

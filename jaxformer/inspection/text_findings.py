@@ -20,7 +20,7 @@ import numpy as np
 from jaxformer.config.data import DataConfig, SplitOf, language_code
 from jaxformer.inspection.alignment import find_shifted
 from jaxformer.system.errors import InputError
-from jaxformer.text.flaws import OF_TEXTS
+from jaxformer.text.flaws import OF_TEXTS, open_languages
 from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, TextPart, in_chunks, read_pairs, read_parts
@@ -113,7 +113,9 @@ class Split:
             raise InputError("a split holds no pair")
         for kind, values in self.hashes.items():
             self.hashes[kind] = values = np.frombuffer(values, np.int64)
-            self.findings[f"{kind}_repeated"] = find_repeats(values)
+            once = values.copy()  # a pair that occurs again repeats no other
+            once[self.findings["pair_repeated"].at] = 0
+            self.findings[f"{kind}_repeated"] = find_repeats(once)
 
     def _inspect(self, chunk: list[Pair], languages: Languages | None) -> None:
         sides = list(zip(*chunk, strict=True))
@@ -198,18 +200,15 @@ def inspect_corpus(config: DataConfig) -> Described:
     "left_out" has the reason why a split or the languages were not inspected.
     """
     left_out: dict[str, str] = {}
-    languages: dict[str, Languages | None] = {}  # by direction
     splits: dict[str, Split] = {}
     for name, (_, kind, data) in config.texts.items():
+        languages = None
         try:
-            if data.direction not in languages:
-                languages[data.direction] = None
-                pair = data.source_language, data.target_language
-                languages[data.direction] = Languages(pair)
+            languages = open_languages((data.source_language, data.target_language))
         except InputError as error:
             left_out[f"languages {data.direction}"] = str(error)
         try:
-            splits[name] = Split(read_parts(data, kind), languages[data.direction])
+            splits[name] = Split(read_parts(data, kind), languages)
         except InputError as error:
             left_out[name] = str(error)
     trains = {k: v for k, v in splits.items() if config.texts[k].split == "train"}

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
-_open_languages = functools.cache(Languages)
+open_languages = functools.cache(Languages)
 _FEW, _USUAL = 10, 0.02  # pairs in another language, and share, without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
 # The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
@@ -55,7 +55,7 @@ def flaws(
     texts = [(normalise(source), normalise(target)) for source, target in raw]
     if found.keys() & {*_LANGUAGES}:
         codes = config.source_language, config.target_language
-        judged = _open_languages(codes).judge(*zip(*texts, strict=True))
+        judged = open_languages(codes).judge(*zip(*texts, strict=True))
         for index, kind, *_ in judged:
             if (flaw := kind if kind == "swapped" else "language") in found:
                 found[flaw][index] = True

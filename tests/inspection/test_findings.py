@@ -96,9 +96,8 @@ def test_warnings_are_ordered_and_end_with_their_cure(clean, config):
     found = warnings(corpus, config)
     lines = "correct the lines listed in --output=findings.tsv"
     assert [f"{each.title}: {each.cure}" for each in found] == [
-        "train: 225 pairs of 1,500, 15%, are dropped as too_long: raise "
-        "data.max_length=60",
-        f"train: 16 pairs of 1,500, 1%, are dropped as empty: {lines}",
+        "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60: raise it",
+        f"train: 16 pairs of 1,500, 1%, are dropped as blank: {lines}",
         f"test: 4 pairs of 50 with source and target swapped: {lines}",
         "test: 3 pairs of 50 that train has too: remove them from train, by the texts "
         "in --output=findings.tsv",
@@ -116,7 +115,7 @@ def test_warnings_are_ordered_and_end_with_their_cure(clean, config):
     text = describe(corpus, config, found)
     assert text.startswith("corpus      9 warnings\n            - train: 225 pairs of")
     assert (
-        "\nnotes       to drop them all, set data.drop=copy,mojibake,swapped\n"
+        " to drop all of these kinds, set data.drop=copy,mojibake,swapped\n"
         "            train: preparing drops 225 too_long, 16 empty, 15 ratio, 3 copy\n"
     ) in text
 
