@@ -241,7 +241,8 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     seconds = figures["seconds_per_update_estimate"]
     epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
     count, load, cores = figures["warnings"], figures["load"], usable_cores()
-    epochs = f"{figures['epochs']:,.{int(figures['epochs'] < 10)}f}"
+    epochs = figures["epochs"]
+    epochs = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     lines = [
         f"verdict     {fits[figures['fits']]}: {memory} on each device",
         counted(count, "warning") + " about the text" + ", listed above" * bool(count),
