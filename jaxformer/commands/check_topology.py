@@ -18,7 +18,7 @@ from jaxformer.accelerators.estimate import (
     estimate,
     estimate_decoder,
 )
-from jaxformer.config.sections import Config
+from jaxformer.config.sections import Config, most_rows
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import ConfigRequest, parse_config
@@ -130,7 +130,7 @@ def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
     is_packed = batches.layout == "packed"
     length = batches.row_length if is_packed else config.data.max_length
     tokens = training.tokens_per_microbatch
-    rows = batches.most_rows(tokens, length)
+    rows = most_rows(tokens, length, batches.row_multiple)
     return (rows, length, length), max(1, round(training.tokens_per_update / tokens))
 
 

@@ -36,16 +36,17 @@ class BatchesConfig(Section, name="batches"):
         free=True,
     )
 
-    def most_rows(self, tokens: int, length: int) -> int:
-        """Return the most rows of a microbatch. Raises InputError if it holds none."""
-        rows = tokens // length // self.row_multiple * self.row_multiple
-        if not rows:
-            raise InputError(
-                f"training.tokens_per_microbatch={tokens} does not hold "
-                f"{counted(self.row_multiple, 'row')} of {counted(length, 'token')}; "
-                "raise it or lower the length of a row"
-            )
-        return rows
+
+def most_rows(tokens: int, length: int, multiple: int) -> int:
+    """Return the most rows of a microbatch. Raises InputError if it holds none."""
+    rows = tokens // length // multiple * multiple
+    if not rows:
+        raise InputError(
+            f"training.tokens_per_microbatch={tokens} does not hold "
+            f"{counted(multiple, 'row')} of {counted(length, 'token')}; raise it or "
+            "lower the length of a row"
+        )
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +240,8 @@ class Config:
         """Raise InputError for packed rows that no microbatch or no model can hold."""
         is_packed = self.batches.layout == "packed"
         length = self.batches.row_length * is_packed
-        self.batches.most_rows(self.training.tokens_per_microbatch, max(length, 1))
+        tokens = self.training.tokens_per_microbatch
+        most_rows(tokens, max(length, 1), self.batches.row_multiple)
         self.require_row(length)
 
     def require_row(self, length: int) -> None:

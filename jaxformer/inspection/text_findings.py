@@ -212,10 +212,7 @@ def inspect_corpus(config: DataConfig) -> Described:
         except InputError as error:
             left_out[name] = str(error)
     trains = {k: v for k, v in splits.items() if config.texts[k].split == "train"}
-    described = {
-        name: _describe(split, config.texts[name], name, trains)
-        for name, split in splits.items()
-    }
+    described = {k: _describe(v, config.texts[k], k, trains) for k, v in splits.items()}
     return {"splits": described, "left_out": left_out}
 
 
