@@ -98,12 +98,12 @@ def check(
     add_pieces(corpus, text, prepared)
     warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
-    used = estimates.report_memory(checked, plan)
+    heap = 1 if memory_gib else places()  # devices of a given size are elsewhere
+    used = estimates.report_memory(checked, plan, heap)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
-        room = budget if memory_gib else budget // places()
         largest = {
-            name: estimates.search_microbatch(checked, plan, room, again)
+            name: estimates.search_microbatch(checked, plan, budget // heap, again)
             for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps

@@ -24,7 +24,7 @@ from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import counted
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
-from jaxformer.training.memory import GIB, largest_microbatch, places, step_memory
+from jaxformer.training.memory import GIB, largest_microbatch, step_memory
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 
@@ -152,9 +152,10 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     }
 
 
-def report_memory(checked: Run, plan: Plan) -> int | None:
+def report_memory(checked: Run, plan: Plan, heap: int) -> int | None:
     """Log what XLA says of the memory of the train step at the plan's largest shape.
 
+    Its temporary memory is counted in `heap` places (`jaxformer.training.memory`).
     Returns the bytes on each device, or None where the backend does not say.
     """
     devices = jax.devices()
@@ -167,11 +168,11 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
-    memory = memory._replace(temporary=places() * memory.temporary)
+    memory = memory._replace(temporary=heap * memory.temporary)
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
         "            activations and gradients, in %s, %s other outputs",
-        *map(in_gib, (sum(memory), *memory[:2])), counted(places(), "place"),
+        *map(in_gib, (sum(memory), *memory[:2])), counted(heap, "place"),
         in_gib(memory.outputs),
     )  # fmt: skip
     return sum(memory)

@@ -82,6 +82,7 @@ def test_a_terminal_gets_the_report_alone(
     answer = check(f"--output={tmp_path}/found.tsv", workdir=workdir)
     assert (answer.code, answer.out) == (0, b"")
     assert "train: preparing drops 1 empty, 1 duplicate\n" in answer.err
+    assert "in 3 places, " in answer.err  # on CPUs
     verdict = answer.err[answer.err.rindex("verdict ") :]
     assert f"{result['warnings']} warnings about the text" in verdict
     rows = (tmp_path / "found.tsv").read_text().split("\n")
@@ -148,7 +149,7 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [page]
     assert "dev: 1 pair of 20 with a blank source</a>: correct" in page.read_text()
     assert searched == [False, True]
-    assert result["bytes_per_device"] == 1 + 3 * 2 + 3  # on CPUs
+    assert result["bytes_per_device"] == 1 + 2 + 3  # as the search counts
     assert result["largest_microbatches"]["rematerialised"]["tokens"] == 640
     for said in (
         "kept only if a run is given",
