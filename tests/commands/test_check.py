@@ -185,8 +185,8 @@ def test_the_verdict_says_first_whether_the_run_fits(caplog):
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
     assert "lower training.tokens_per_microbatch; --memory_gib=0 finds" in cure
     assert "\n            add --config.x=True\n" in caplog.messages[1]
+    assert " 25,000 epochs in training.steps" in caplog.messages[1]
     assert "\n            lower batches.row_multiple, the length" in caplog.messages[2]
-    assert "\n            25,000 epochs in training.steps" in caplog.messages[1]
 
 
 def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):

@@ -202,9 +202,8 @@ def test_sources_and_targets_are_drawn_each_by_itself_and_without_tags(seed):
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_size_beyond_the_text_is_reduced_with_the_size_to_set(config, caplog, shared):
     """Once for two vocabularies: a target of 14 ids: 4 reserved, 10 of "▁abc"."""
-    samples = VocabularySamples(
-        replace(config, vocab_size=5000, shared_vocabulary=shared)
-    )
+    config = replace(config, vocab_size=5000, shared_vocabulary=shared)
+    samples = VocabularySamples(config)
     samples.add(0, [("ab ab", "abc")], "")
     assert samples.train().largest_vocab_size == 14
     (said,) = caplog.messages
