@@ -18,9 +18,8 @@ def in_ms(seconds: float) -> str:
 def arrangement(figures: Figures) -> str:
     """Write mesh, microbatches and rematerialisation in a few words."""
     mesh = " ".join(f"{axis}={n}" for axis, n in figures["mesh"].items() if n > 1)
-    rows, *lengths = figures["shape"]
     count = counted(figures["microbatches"], "microbatch")
-    size = f"{rows} x {' x '.join(map(str, lengths))}"
+    size = " x ".join(map(str, figures["shape"]))
     if figures["empty_rows"]:
         size += f", {figures['empty_rows']} rows empty"
     if figures["rematerialise"]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from jaxformer.config.data import DataConfig
 from jaxformer.corpus.survey import require_same_text
-from jaxformer.inspection import findings, inspect_in_background
+from jaxformer.inspection import findings
 from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output, temporary_folder, write_atomically
+from jaxformer.system.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,7 @@ def run(
         raise InputError("there is nothing to check: give --config=FILE, a run or both")
     if topology is not None:
         if memory_gib is not None:
-            raise InputError(
-                "--memory_gib is for the devices of this machine; leave it out with "
-                "--topology"
-            )
+            raise InputError("--memory_gib and --topology exclude each other; use one")
         from jaxformer.commands import check_topology
 
         figures = check_topology.run(
@@ -71,7 +69,8 @@ def check(
     """Report on plan, text, memory and time."""
     load = os.getloadavg()[0]  # before the work of this command
     text = run.resolve(config, run.recorded()).data
-    with inspect_in_background(text) as inspected:
+    with Worker("jaxformer.inspection.text_findings:inspect_corpus") as inspector:
+        inspector.send(text)
         # The other process reads while these modules are imported.
         from jaxformer.inspection.piece_findings import add_pieces
         from jaxformer.runs import estimates
@@ -95,16 +94,17 @@ def check(
         plan = plan_training(checked, prepared)
         warn_of_plan(checked, plan)
         figures = estimates.report_plan(checked, plan, prepared)
-        corpus = inspected()
+        corpus = inspector.receive()
     add_pieces(corpus, text, prepared)
     warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
-    used = estimates.report_memory(checked, plan)
+    # Devices of a given size are elsewhere.
+    heap = 1 if memory_gib else heap_share(len(plan.shapes))
+    used = estimates.report_memory(checked, plan, heap)
     budget, largest = device_budget(memory_gib), None
     if None not in (memory_gib, budget, used):
-        room = budget if memory_gib else int(budget / heap_share(len(plan.shapes)))
         largest = {
-            name: estimates.search_microbatch(checked, plan, room, again)
+            name: estimates.search_microbatch(checked, plan, int(budget / heap), again)
             for name, again in (("plain", False), ("rematerialised", True))
         }
     flops, steps = figures["flops_per_update"], checked.config.training.steps
@@ -131,7 +131,7 @@ def report_text(corpus: Described, config: DataConfig, output: Path | None) -> i
     With `output` write a page, or a table of all findings.
     """
     warnings = findings.warnings(corpus, config)
-    logger.info(findings.describe(corpus, warnings))
+    logger.info(findings.describe(corpus, config, warnings))
     if output is not None and output.suffix == ".tsv":
         write_atomically(output, *findings.table(corpus, config))
         logger.info("findings    %s", output)
@@ -140,8 +140,7 @@ def report_text(corpus: Described, config: DataConfig, output: Path | None) -> i
 
         lengths = {name: split["lengths"] for name, split in corpus["splits"].items()}
         values = {"title": config.direction, "warnings": warnings, "corpus": corpus}
-        values |= {"sections": findings.sections(corpus)}
-        values |= {"anchors": findings.anchors(corpus)}
+        values |= {"sections": findings.sections(corpus, config, warnings)}
         write_atomically(output, page.render("corpus.html", data=lengths, **values))
         logger.info("page        %s", output)
     return len(warnings)

@@ -18,7 +18,7 @@ from jaxformer.accelerators.estimate import (
     estimate,
     estimate_decoder,
 )
-from jaxformer.config.sections import Config, require_rows
+from jaxformer.config.sections import Config, most_rows
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import ConfigRequest, parse_config
@@ -110,13 +110,13 @@ def work_of(request: ConfigRequest, workdir: Path | None) -> Work:
         vocab_sizes = (config.data.vocab_size,) * 2
         model = make_model(config.model, vocab_size=vocab_sizes[0], rematerialise=False)
         shape, count = longest_rows(config)
-    rows, source, target = shape
     logger.info(
-        "batches     %sa vocabulary of %s pieces, %s of %d x %d x %d%s",
-        text, f"{vocab_sizes[0]:,}", counted(count, "microbatch"), rows, source, target,
+        "batches     %sa vocabulary of %s, %s of %s%s",
+        text, counted(vocab_sizes[0], "piece"), counted(count, "microbatch"),
+        " x ".join(map(str, shape)),
         ", the largest bucket" if config.batches.layout == "buckets" else "",
     )  # fmt: skip
-    tokens = share * count * rows * target
+    tokens = share * count * shape[0] * shape[-1]
     return Work(config, *vocab_sizes, shape, count, model.flops(*shape), tokens)
 
 
@@ -129,8 +129,7 @@ def longest_rows(config: Config) -> tuple[tuple[int, int, int], int]:
     is_packed = batches.layout == "packed"
     length = batches.row_length if is_packed else config.data.max_length
     tokens = training.tokens_per_microbatch
-    require_rows(tokens, batches.row_multiple, length)
-    rows = tokens // length // batches.row_multiple * batches.row_multiple
+    rows = most_rows(tokens, length, batches.row_multiple)
     return (rows, length, length), max(1, round(training.tokens_per_update / tokens))
 
 

@@ -312,6 +312,10 @@ class DataConfig(Section, name="data"):
         # A corpus of `corpora` may have the stem or the split of another kind of text.
         return "," in given if self.corpus == "files" else bool(given)
 
+    def dropping(self, *kinds: str) -> str:
+        """Return the setting that drops these kinds too, as in "data.drop=copy"."""
+        return "data.drop=" + ",".join(dict.fromkeys([*(self.drop or ()), *kinds]))
+
     def pairs_of(self, split: str) -> int:
         """The pairs of a split of a built-in corpus. Raises InputError."""
         given = getattr(self, split)

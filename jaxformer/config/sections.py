@@ -18,16 +18,6 @@ from jaxformer.system.errors import InputError, counted
 BEST_BY = "bleu", "chrf", "nll"  # scores that can choose a checkpoint
 
 
-def require_rows(tokens: int, rows: int, length: int) -> None:
-    """Raise InputError unless a microbatch of `tokens` holds rows of `length` each."""
-    if rows * length > tokens:
-        raise InputError(
-            f"training.tokens_per_microbatch={tokens} does not hold "
-            f"{counted(rows, 'row')} of {length:,} tokens; raise it or lower the "
-            "length of a row"
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchesConfig(Section, name="batches"):
     """How sentence pairs share batches (section 5.1)."""
@@ -45,6 +35,18 @@ class BatchesConfig(Section, name="batches"):
         choices=("tf.data", "python"),
         free=True,
     )
+
+
+def most_rows(tokens: int, length: int, multiple: int) -> int:
+    """Return the most rows of a microbatch. Raises InputError if it holds none."""
+    rows = tokens // length // multiple * multiple
+    if not rows:
+        raise InputError(
+            f"training.tokens_per_microbatch={tokens} does not hold "
+            f"{counted(multiple, 'row')} of {counted(length, 'token')}; raise it or "
+            "lower the length of a row"
+        )
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,9 +239,9 @@ class Config:
     def require_rows(self) -> None:
         """Raise InputError for packed rows that no microbatch or no model can hold."""
         is_packed = self.batches.layout == "packed"
-        length, tokens = self.batches.row_length, self.training.tokens_per_microbatch
-        length *= is_packed
-        require_rows(tokens, self.batches.row_multiple, max(length, 1))
+        length = self.batches.row_length * is_packed
+        tokens = self.training.tokens_per_microbatch
+        most_rows(tokens, max(length, 1), self.batches.row_multiple)
         self.require_row(length)
 
     def require_row(self, length: int) -> None:

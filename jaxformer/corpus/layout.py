@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.config.sections import BatchesConfig, require_rows
+from jaxformer.config.sections import BatchesConfig, most_rows
 from jaxformer.system.errors import InputError
 from jaxformer.text.ragged import offsets
 
@@ -221,7 +221,7 @@ def microbatch_heights(
     have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
     longest, multiple = sizes.max(axis=1), batches.row_multiple
-    require_rows(tokens, multiple, longest.max())
+    most_rows(tokens, int(longest.max()), multiple)  # else raises
     most = tokens // longest // multiple * multiple
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))

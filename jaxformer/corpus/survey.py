@@ -22,7 +22,7 @@ import numpy as np
 from jaxformer.config.data import DataConfig
 from jaxformer.config.replaced import translated
 from jaxformer.corpus.store import save_array
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 from jaxformer.system.files import GONE, entries, remove, url_of, write_atomically
 from jaxformer.system.progress import progress
 from jaxformer.text import sources
@@ -67,16 +67,15 @@ def survey_text(
     folder that another call left for the same config and text is used as it is; any
     other is emptied.
     """
-    made_with = {
+    values = {
         "settings": config.prepared_by(),
         "files": files_of(config),
         "tokenizer": tokenizer.hash if tokenizer else "",
         "sentencepiece": version("sentencepiece"),
         "format": [_FORMAT, sources.SHARD],
     }
-    made_with = json.loads(json.dumps(made_with))
-    survey = _open(folder, made_with)
-    if survey is not None:
+    made_with = json.loads(json.dumps(values))
+    if survey := _open(folder, made_with):
         log.info("corpus: continuing with what an earlier command has prepared")
         return survey
     if any(folder.iterdir()):
@@ -88,9 +87,8 @@ def survey_text(
     samples = VocabularySamples(config) if tokenizer is None else None
     if pipeline:
         for data in config.training_texts.values():
-            require_languages(
-                [*islice(read_pairs(data, "train"), SAMPLE)], "train", data
-            )
+            sample = [*islice(read_pairs(data, "train"), SAMPLE)]
+            require_languages(sample, "train", data)
         pairs, shards = pipeline.survey(folder, config, samples)
     else:
         pairs, shards = _read(folder, config, samples)
@@ -98,9 +96,9 @@ def survey_text(
     text = hash_of_texts([*shards.values(), *others])
     survey = Survey(made_with, pairs, shards, text)
     if samples:
-        size = f"{config.vocab_size:,}"
-        names = dict.fromkeys(part.data.corpus for part in config.parts.values())
-        log.info("corpus: training a vocabulary of %s on %s", size, ", ".join(names))
+        log.info(
+            "corpus: training a vocabulary of %s", counted(config.vocab_size, "id")
+        )
         write_atomically(folder / _TOKENIZER, samples.train().content)
     write_atomically(folder / SURVEY, json.dumps(survey._asdict()))
     return survey
@@ -224,8 +222,7 @@ def files_of(config: DataConfig) -> list[list]:
         if data.corpus.startswith("tfds:"):
             found.append([data.directory])
         elif not data.corpus.startswith("builtin:"):
-            parts = read_parts(data, split)
-            names = [name for part in parts for name in part[:2]]
+            names = [name for part in read_parts(data, split) for name in part[:2]]
             paths = [name if url_of(name) else Path(name).absolute() for name in names]
             found += [[str(path), *size_and_time(Path(path))] for path in paths]
     return found

@@ -24,14 +24,13 @@ def find_shifted(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
         return found
     own = {k: np.arange(max(0, -k), min(count, count - k)) for k in (0, -1, 1)}
     ratios = {k: lengths[1][own[k] + k] - lengths[0][own[k]] for k in own}
-    usual = {k: np.median(ratios[k]) for k in own}
+    ratios = {k: each - np.median(each) for k, each in ratios.items()}
     # The whole text may be shifted.
-    spread = max(0.1, min(1.5 * np.median(abs(ratios[k] - usual[k])) for k in own))
+    spread = max(0.1, min(1.5 * np.median(abs(each)) for each in ratios.values()))
 
     def fit(shift: int) -> np.ndarray:
         scores, lines = np.full(count, -_MOST), own[shift]
-        deviations = (ratios[shift] - usual[shift]) / spread
-        scores[lines] = -np.minimum(deviations**2 / 2, _MOST)
+        scores[lines] = -np.minimum((ratios[shift] / spread) ** 2 / 2, _MOST)
         pairs = ((words[0][line], words[1][line + shift]) for line in lines.tolist())
         scores[lines] += [_WORD * min(2, len(one & other)) for one, other in pairs]
         return scores

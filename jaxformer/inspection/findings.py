@@ -1,6 +1,5 @@
 """Text reports of `inspect_corpus`: warnings, lengths, then findings with examples."""
 
-import functools
 import math
 import re
 import textwrap
@@ -13,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.config.data import DataConfig
-from jaxformer.inspection.text_findings import Described
-from jaxformer.inspection.text_findings import place as place_of
-from jaxformer.system.errors import printable
+from jaxformer.inspection.text_findings import Described, place
+from jaxformer.system.errors import counted, printable
+from jaxformer.text.cleaning import CorpusReport
 from jaxformer.text.sources import read_parts
 from jaxformer.tokens import SIDES
 
@@ -23,20 +22,28 @@ SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
 _MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
-_FOREIGN = 0, "language"
-_SMALL = 0.001  # share of pairs of the warnings that share a line
+_CORRECT = "correct the lines listed in --output=findings.tsv"
+_LOST = {"too_long": "max_length", "ratio": "max_ratio", "empty": ""}  # keys to raise
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
 
 # Kinds of findings in the order of the report, their words after "3 pairs of 1,000",
 # the share of pairs up to which there is no warning, as every corpus has some names and
-# rare characters, and the key or the value of `data.drop` that drops them.
+# rare characters, and the reason for which preparing drops them, or may drop them.
 KINDS = {
     "pair_overlap": ("that train has too", 0),
     "source_overlap": ("with a source that train has too", 0),
     "target_overlap": ("with a target that train has too", 1),
     "swapped": ("with source and target swapped", 0, "swapped"),
-    "source_in_target_language": ("with a source in the target's language", *_FOREIGN),
-    "target_in_source_language": ("with a target in the source's language", *_FOREIGN),
+    "source_in_target_language": (
+        "with a source in the target's language",
+        0,
+        "language",
+    ),
+    "target_in_source_language": (
+        "with a target in the source's language",
+        0,
+        "language",
+    ),
     "source_in_neither": ("with a source in neither language", 0.001, "language"),
     "target_in_neither": ("with a target in neither language", 0.001, "language"),
     "shifted": ("in blocks that fit better shifted by a line", 0),
@@ -45,78 +52,78 @@ KINDS = {
     "mojibake": ("with a side that was decoded wrongly", 0, "mojibake"),
     "quotes": ("with a spreadsheet's doubled quotes", 0, "quotes"),
     "identical_sides": ("with the same text on both sides", 0.005, "copy"),
-    "source_blank": ("with a blank source", 0),
-    "target_blank": ("with a blank target", 0),
+    "source_blank": ("with a blank source", 0, "empty"),
+    "target_blank": ("with a blank target", 0, "empty"),
     "source_characters": ("with odd characters in the source", 0),
     "target_characters": ("with odd characters in the target", 0),
     "source_unknown": ("with source words unknown to the tokeniser", 0.01),
     "target_unknown": ("with target words unknown to the tokeniser", 0.01),
-    "pair_repeated": ("that repeat an earlier pair", 0, "deduplicate"),
+    "pair_repeated": ("that repeat an earlier pair", 0, "duplicate"),
     "source_repeated": ("with the source of an earlier pair", 1),
     "target_repeated": ("with the target of an earlier pair", 1),
 }
 
 
-_wrapped = functools.partial(textwrap.wrap, width=_WIDTH, subsequent_indent="  ")
-
-
 class Finding(NamedTuple):
-    """One kind of finding in a split: "train: 3 pairs of 10 with ...", to warn of."""
+    """One kind of finding in a split."""
 
-    title: str
-    share: float  # of the pairs
+    title: str  # "train: 3 pairs of 10 with ..."
+    cure: str  # "set data.drop=copy"
+    count: int
+    pairs: int  # of the split
+    kind: str = ""  # of KINDS
+    found: Described | None = None
 
 
 def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
-    """Return what to act on: what preparing drops, then by the share of pairs.
-
-    What `config` lets preparing drop from train by intention is left out.
-    """
-    lost, found = [], []
-    cures = {*(config.drop or ()), "deduplicate" if config.deduplicate else ""}
+    """Return what to act on: what preparing drops, then by the share of pairs."""
+    lost, others = [], []
     for name, split in corpus["splits"].items():
-        for key, reason in (("max_length", "too_long"), ("max_ratio", "ratio")):
+        for reason, key in _LOST.items():
             count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
             if count > _MOST_DROPPED * pairs:
                 title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
-                title += f"are dropped by data.{key}={getattr(config, key)}; raise it"
-                lost.append(Finding(title, count / pairs))
-    for kind, finding, pairs, title in _findings(corpus):
-        count, chance = finding["pairs"], KINDS[kind][1] * pairs
+                by = f"by data.{key}={getattr(config, key)}" if key else "as blank"
+                cure = "raise it" if key else _CORRECT
+                lost.append(Finding(f"{title}are dropped {by}", cure, count, pairs))
+    for each in _findings(corpus, config):
+        chance = KINDS[each.kind][1] * each.pairs
         # In a small split one pair may be chance and still exceed the share.
         usual = max(1, chance + 3 * chance**0.5) if chance else 0
-        if kind in ("source_repeated", "target_repeated"):
-            count = next(iter(finding["labels"].values()))["pairs"]
-            usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * pairs)) - 1
-        is_cured = title.startswith("train") and {*KINDS[kind][2:]} & cures
-        if count > usual and not is_cured:
-            found.append(Finding(title, count / pairs))
-    return lost + sorted(found, key=lambda finding: -finding.share)
+        if each.kind in ("source_repeated", "target_repeated"):
+            most = next(iter(each.found["labels"].values()))["pairs"]
+            usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * each.pairs)) - 1
+            each = each._replace(count=most)
+        if each.count > usual:
+            others.append(each)
+    return lost + sorted(others, key=lambda each: -each.count / each.pairs)
 
 
-def describe(corpus: Described, found: Sequence[Finding]) -> str:
-    """Return the report for a terminal: the warnings `found`, then the sections."""
-    lines = [each.title for each in found if each.share >= _SMALL]
-    small = [each.title for each in found if each.share < _SMALL]
-    if len(small) > 1:
-        small = [f"{len(small)} of less than {_SMALL:.1%}: {'; '.join(small)}"]
+def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[str]:
+    """Say how to drop all that can be, what is dropped, and what is not inspected."""
+    lines, droppable = [], [each for each in found if "data.drop=" in each.cure]
+    if droppable[1:]:
+        every = config.dropping(*(KINDS[each.kind][2] for each in droppable))
+        lines = [f"to drop all of these kinds, set {every}"]
+    for name, split in corpus["splits"].items():
+        if any(split.get("dropped", {}).values()):
+            counts = CorpusReport(dropped=split["dropped"]).reasons
+            lines.append(f"{name}: preparing drops {counts}")
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
-    summary = [
-        f"{len(found) or 'no'} warning{'' if len(found) == 1 else 's'}",
-        *(part for each in lines + small for part in _wrapped(f"- {each}")),
-        *(f"not inspected: {reason}" for reason in reasons),
-    ]
+    return lines + [f"not inspected: {reason}" for reason in reasons]
+
+
+def describe(corpus: Described, config: DataConfig, found: list[Finding]) -> str:
+    """Return the report for a terminal: the warnings `found`, then the sections."""
+    parts = sections(corpus, config, found)
+    said = [f"- {each.title}: {each.cure}" for each in found] + parts.pop("notes")
+    wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") for each in said)
+    summary = [counted(len(found), "warning"), *chain.from_iterable(wrapped)]
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
-        for title, lines in {"corpus": summary, **sections(corpus)}.items()
+        for title, lines in {"corpus": summary, **parts}.items()
         for number, line in enumerate(lines)
     )
-
-
-def anchors(corpus: Described) -> dict[str, str]:
-    """Return names for links to the findings, by their titles."""
-    titles = [title for *_, title in _findings(corpus)]
-    return {title: f"finding-{number}" for number, title in enumerate(titles)}
 
 
 def table(corpus: Described, config: DataConfig) -> Iterator[str]:
@@ -131,21 +138,24 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
         pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
         for index, pair in enumerate(pairs):
             for kind in kinds.get(index, ()):
-                place = place_of(index, kind.partition("_")[0], split["files"])
-                cells = name, *map(str, place), kind, *pair
+                where = place(index, kind.partition("_")[0], split["files"])
+                cells = name, *map(str, where), kind, *pair
                 yield "\t".join(re.sub(r"[\t\r\n]", " ", each) for each in cells) + "\n"
 
 
-def sections(corpus: Described) -> dict[str, list[str]]:
-    """Return lines of a table of lengths, and of the findings with their examples."""
+def sections(
+    corpus: Described, config: DataConfig, found: list[Finding]
+) -> dict[str, list[str]]:
+    """Return lines of notes, a table of lengths, and the findings with examples."""
     return {
+        "notes": _notes(corpus, config, found),
         "lengths": list(_describe_lengths(corpus["splits"])),
-        "findings": list(_describe_findings(corpus)),
+        "findings": list(_describe_findings(corpus, config)),
     }
 
 
-def _describe_findings(corpus: Described) -> Iterator[str]:
-    for kind, finding, _, title in _findings(corpus):
+def _describe_findings(corpus: Described, config: DataConfig) -> Iterator[str]:
+    for title, *_, kind, finding in _findings(corpus, config):
         yield f"{title}:"
         labels = list(finding["labels"].items())[:SHOWN]
         if kind.endswith("_blank"):
@@ -159,35 +169,47 @@ def _describe_findings(corpus: Described) -> Iterator[str]:
                 yield f"  {found['count']:>5,} x {label}  {_places(found)}"
         else:
             for example in finding["examples"][:SHOWN]:
-                place = _place(example["place"])
+                where = _place(example["place"])
                 if "train" in example:
-                    place += f" = {_place(example['train'])}"
+                    where += f" = {_place(example['train'])}"
                 source, target = example["text"]
-                yield _quote(f"  {place}  ", source)
-                yield _quote(f"  {'':{len(place)}}  ", target)
+                yield _quote(f"  {where}  ", source)
+                yield _quote(f"  {'':{len(where)}}  ", target)
 
 
 def without_text(corpus: object) -> object:
     """Return a copy without quotations and indices, for a line of JSON."""
     if isinstance(corpus, dict):
-        left_out = "text", "at"
-        return {k: without_text(v) for k, v in corpus.items() if k not in left_out}
+        return {
+            k: without_text(v) for k, v in corpus.items() if k not in ("text", "at")
+        }
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 
-def _findings(corpus: Described) -> Iterator[tuple[str, dict, int, str]]:
-    """Yield kind, finding, pairs of the split, and "train: 3 pairs of 10 with ..."."""
-    for kind, (words, *_) in KINDS.items():
+def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
+    """Yield what was found, without what preparing drops from train."""
+    dropped = {*(config.drop or ()), "empty", "duplicate" if config.deduplicate else ""}
+    for kind, (words, _, *reason) in KINDS.items():
         for name, split in corpus["splits"].items():
-            finding = split["findings"].get(kind, {"pairs": 0})
-            if count := finding["pairs"]:
-                title = f"{name}: {count:,} pair{'' if count == 1 else 's'} of "
-                title += f"{split['pairs']:,} {words}"
-                labels = list(finding["labels"].items())[:3]
+            found, cure = split["findings"].get(kind, {"pairs": 0}), _CORRECT
+            if kind.endswith("_overlap"):
+                cure = "remove them from train, by the texts in --output=findings.tsv"
+            elif kind.endswith("_unknown") and config.character_coverage < 1:
+                cure = f"set data.character_coverage=1, or {_CORRECT}"
+            elif reason and config.texts[name].split == "train":
+                if dropped & {*reason}:
+                    continue
+                cure = "set data.deduplicate=True"
+                if reason != ["duplicate"]:
+                    cure = f"set {config.dropping(*reason)}"
+            if count := found["pairs"]:
+                pairs = split["pairs"]
+                title = f"{name}: {counted(count, 'pair')} of {pairs:,} {words}"
+                labels = list(found["labels"].items())[:3]
                 if labels and not kind.endswith("_repeated"):
-                    most = (f"{found['pairs']:,} {label}" for label, found in labels)
+                    most = (f"{each['pairs']:,} {label}" for label, each in labels)
                     title += f" ({', '.join(most)})"
-                yield kind, finding, split["pairs"], title
+                yield Finding(title, cure, count, pairs, kind, found)
 
 
 def _describe_lengths(splits: Described) -> Iterator[str]:
@@ -201,7 +223,7 @@ def _describe_lengths(splits: Described) -> Iterator[str]:
                 if counts := split["lengths"][side].get(unit):
                     lengths = np.repeat(list(counts), list(counts.values()))
                     values = np.percentile(lengths, (50, 90, 99))
-                    columns = "".join(f"{value:>8.0f}" for value in values)
+                    columns = "".join(f"{value:>8,.0f}" for value in values)
                     yield f"{name:<{width}}{side} {unit:<7}{columns}{lengths.max():>9,}"
         if percentiles := split.get("ratio", {}).get("percentiles"):
             least, half, most = (percentiles[percent] for percent in (1, 50, 99))

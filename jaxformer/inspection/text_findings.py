@@ -9,26 +9,25 @@ import re
 import unicodedata
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxformer.config.data import DataConfig, SplitOf, language_code
 from jaxformer.inspection.alignment import find_shifted
 from jaxformer.system.errors import InputError
-from jaxformer.text.flaws import OF_TEXTS
+from jaxformer.text.flaws import OF_TEXTS, open_languages
+from jaxformer.text.languages import Languages
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, TextPart, in_chunks, read_pairs, read_parts
 from jaxformer.tokens import SIDES
 
-if TYPE_CHECKING:
-    from jaxformer.text.languages import Languages
-
 Described = dict[str, Any]  # values of JSON
+Files = list[tuple[str, str, int]]  # of both sides, index of their first pair
 EXAMPLES = 20  # of each finding; all are counted
 _LABELS = 10  # of each finding that are reported, the most frequent ones
 _MOST_LABELS = 100_000  # that are counted
@@ -93,15 +92,13 @@ class Split:
     Among 9 million texts two share a hash with a chance of 1 in 450,000.
     """
 
-    def __init__(
-        self, parts: Iterable[TextPart], languages: "Languages | None"
-    ) -> None:
+    def __init__(self, parts: Iterable[TextPart], languages: Languages | None) -> None:
         """Read the parts. Raises InputError as reading does, and if there is no pair.
 
         Without `languages`, sentences in the wrong language are not searched for.
         """
         self.pairs = 0
-        self.files: list[tuple[str, str, int]] = []  # names, index of their first pair
+        self.files: Files = []
         self.findings: dict[str, TextFinding] = defaultdict(TextFinding)
         self.words: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self.hashes = {kind: array("q") for kind in ("pair", *SIDES)}
@@ -116,38 +113,35 @@ class Split:
             raise InputError("a split holds no pair")
         for kind, values in self.hashes.items():
             self.hashes[kind] = values = np.frombuffer(values, np.int64)
-            self.findings[f"{kind}_repeated"] = find_repeats(values)
+            once = values.copy()  # a pair that occurs again repeats no other
+            once[self.findings["pair_repeated"].at] = 0
+            self.findings[f"{kind}_repeated"] = find_repeats(once)
 
-    def _inspect(self, chunk: list[Pair], languages: "Languages | None") -> None:
+    def _inspect(self, chunk: list[Pair], languages: Languages | None) -> None:
         sides = list(zip(*chunk, strict=True))
         sources, targets = texts = [list(map(normalise, side)) for side in sides]
+        pairs = [*zip(sources, targets, strict=True)]
+        self.hashes["pair"].extend([hash(pair) if all(pair) else 0 for pair in pairs])
+        has = {k: [any(map(f, pair)) for pair in chunk] for k, f in OF_TEXTS.items()}
+        has["identical_sides"] = [bool(one) and one == other for one, other in pairs]
+        has["shifted"] = find_shifted(sources, targets)
         for side, raws, clean in zip(SIDES, sides, texts, strict=True):
             self.words[side].update(t.count(" ") + 1 if t else 0 for t in clean)
             self.hashes[side].extend([hash(text) if text else 0 for text in clean])
+            has[f"{side}_blank"] = [not text for text in clean]
             for index, raw in enumerate(raws, self.pairs):
-                if not clean[index - self.pairs]:
-                    self.findings[f"{side}_blank"].add(index)
                 if odd := count_odd_characters(raw):
                     self.findings[f"{side}_characters"].add(index, odd)
-        for kind, has in OF_TEXTS.items():
-            for index, pair in enumerate(chunk, self.pairs):
-                if any(map(has, pair)):
-                    self.findings[kind].add(index)
-        for index in np.flatnonzero(find_shifted(sources, targets)).tolist():
-            self.findings["shifted"].add(self.pairs + index)
-        for index, pair in enumerate(zip(sources, targets, strict=True), self.pairs):
-            self.hashes["pair"].append(hash(pair) if all(pair) else 0)
-            if pair[0] and pair[0] == pair[1]:
-                self.findings["identical_sides"].add(index)
+        for kind, which in has.items():
+            for index in np.flatnonzero(which).tolist():
+                self.findings[kind].add(self.pairs + index)
         found = languages.judge(sources, targets) if languages else ()
         for index, kind, language, odds in found:
             labels = {language: 1} if language else {}
             self.findings[kind].add(self.pairs + index, labels, odds)
 
 
-def place(
-    index: int, side: str, files: Sequence[tuple[str, str, int]]
-) -> tuple[str, int]:
+def place(index: int, side: str, files: Files) -> tuple[str, int]:
     """Return the file that has that side of a pair, and its line from 1."""
     source, target, first = next(f for f in reversed(files) if f[2] <= index)
     return target if side == "target" else source, index - first + 1
@@ -165,13 +159,10 @@ def count_odd_characters(sentence: str) -> dict[str, int]:
     """
     if sentence.isascii() and sentence.isprintable():
         return {}
-    counts = Counter(_ODD.findall(sentence))
-    unnamed = "CONTROL OR PRIVATE USE"
-    named = {
-        f"U+{ord(c):04X} {unicodedata.name(c, unnamed)}": n for c, n in counts.items()
-    }
+    odd, unnamed = _ODD.findall(sentence), "CONTROL OR PRIVATE USE"
+    counts = Counter(f"U+{ord(c):04X} {unicodedata.name(c, unnamed)}" for c in odd)
     is_composed = unicodedata.is_normalized("NFC", sentence)
-    return named if is_composed else {**named, "not NFC": 1}
+    return {**counts, **({} if is_composed else {"not NFC": 1})}
 
 
 def find_repeats(hashes: np.ndarray) -> TextFinding:
@@ -182,9 +173,9 @@ def find_repeats(hashes: np.ndarray) -> TextFinding:
     values, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
     repeated = np.flatnonzero((counts > 1) & (values != 0))
     found = TextFinding()
-    later = np.ones(len(hashes), bool)
-    later[firsts] = False
-    found.at.extend(np.flatnonzero(later & (hashes != 0)).tolist())
+    is_later = hashes != 0
+    is_later[firsts] = False
+    found.at.extend(np.flatnonzero(is_later).tolist())
     found.pairs = found.count = len(found.at)
     largest_first = repeated[np.lexsort((firsts[repeated], -counts[repeated]))]
     for number, i in enumerate(largest_first[:_LABELS], start=1):
@@ -208,32 +199,20 @@ def inspect_corpus(config: DataConfig) -> Described:
     "splits" has the "pairs", "files", "lengths" and "findings" by kind of each split;
     "left_out" has the reason why a split or the languages were not inspected.
     """
-    from jaxformer.text.languages import Languages
-
     left_out: dict[str, str] = {}
-    languages: dict[str, Languages | None] = {}  # by direction
     splits: dict[str, Split] = {}
     for name, (_, kind, data) in config.texts.items():
+        languages = None
         try:
-            if data.direction not in languages:
-                languages[data.direction] = None
-                pair = data.source_language, data.target_language
-                languages[data.direction] = Languages(pair)
+            languages = open_languages((data.source_language, data.target_language))
         except InputError as error:
             left_out[f"languages {data.direction}"] = str(error)
         try:
-            splits[name] = Split(read_parts(data, kind), languages[data.direction])
+            splits[name] = Split(read_parts(data, kind), languages)
         except InputError as error:
             left_out[name] = str(error)
-    trains = {
-        name: splits[name]
-        for name, text in config.texts.items()
-        if text.split == "train" and name in splits
-    }
-    described = {
-        name: _describe(split, config.texts[name], name, trains)
-        for name, split in splits.items()
-    }
+    trains = {k: v for k, v in splits.items() if config.texts[k].split == "train"}
+    described = {k: _describe(v, config.texts[k], k, trains) for k, v in splits.items()}
     return {"splits": described, "left_out": left_out}
 
 
@@ -254,8 +233,7 @@ def _describe(
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
     quoted = {index for found in findings for index in found.indices()}
-    pairs = read_pairs(text.data, text.split)
-    pairs = islice(pairs, max(quoted, default=-1) + 1)
+    pairs = islice(read_pairs(text.data, text.split), max(quoted, default=-1) + 1)
     texts = {index: pair for index, pair in enumerate(pairs) if index in quoted}
 
     def example(index: int, kind: str) -> Described:

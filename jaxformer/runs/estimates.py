@@ -21,14 +21,10 @@ from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
 from jaxformer.runs.run import Run, largest_shape
 from jaxformer.system.cores import usable_cores
+from jaxformer.system.errors import counted
 from jaxformer.tokens import SIDES, AnyTokenizer
 from jaxformer.training.frozen import trainable
-from jaxformer.training.memory import (
-    heap_share,
-    in_gib,
-    largest_microbatch,
-    step_memory,
-)
+from jaxformer.training.memory import in_gib, largest_microbatch, step_memory
 from jaxformer.training.setup import make_training_setup
 from jaxformer.training.sharding import abstract_state, rows_here
 
@@ -99,7 +95,6 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     id_bytes = np.dtype(id_dtype(prepared.tokenizer.largest_vocab_size)).itemsize
     size = id_bytes * sum(prepared.tokens())
     disk = f"            {versions} versions, {size / 1e6:,.1f} MB of ids on disk"
-    dropped = ", ".join(f"{n:,} {why}" for why, n in train["dropped"].items() if n)
     params = abstract_state(setup.mesh, setup.init).params
     parts = parameters_by_part(params)
     changed = jax.tree.leaves(trainable(params, checked.config.training.freeze))
@@ -114,14 +109,13 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     lines = [
         f"text        {train['kept']:,} pairs to train on, "
         f"{describe_vocabulary(checked.tokenizer)}",
-        *([f"            {dropped} dropped"] if dropped else []),
         *([disk] if versions > 1 else []),
         *describe_corpora(checked, prepared.sizes()),
         f"model       {sum(parts.values()):>13,} parameters",
         *(f"            {count:>13,} {part}" for part, count in parts.items()),
         *([f"            {frozen:>13,} of all are frozen"] if frozen else []),
-        f"batches     up to {plan.microbatches_per_update} an update; "
-        f"{positions[0]:,} source and {positions[1]:,} target positions,",
+        f"batches     up to {counted(plan.microbatches_per_update, 'microbatch')} an "
+        f"update; {positions[0]:,} source and {positions[1]:,} target positions,",
         f"            of which {real[0]:,} and {real[1]:,} hold tokens "
         f"({plan.real_token_share:.1%} of both), on average",
         "            rows x source x target length",
@@ -129,8 +123,8 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     for (height, source, target), count in shapes:
         empty = -height % rows_here(setup.mesh).of  # fill up what devices do not divide
         lines.append(
-            f"            {height:>7} x {source:>3} x {target:>3}, {count:>9,} an "
-            f"epoch{f', {empty} rows empty here' if empty else ''}"
+            f"            {height:>7,} x {source:>3,} x {target:>3,}, {count:>9,} an "
+            f"epoch{', ' + counted(empty, 'row') + ' empty here' if empty else ''}"
         )
     flops = sum(count * checked.model.flops(*shape) for shape, count in shapes)
     logger.info("\n".join(lines))
@@ -151,9 +145,10 @@ def report_plan(checked: Run, plan: Plan, prepared: PreparedCorpus) -> dict[str,
     }
 
 
-def report_memory(checked: Run, plan: Plan) -> int | None:
+def report_memory(checked: Run, plan: Plan, heap: float) -> int | None:
     """Log what XLA says of the memory of the train step at the plan's largest shape.
 
+    Its temporary memory is counted `heap` times, see `heap_share`.
     Returns the bytes on each device, or None where the backend does not say.
     """
     devices = jax.devices()
@@ -166,12 +161,11 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
     if memory is None:
         logger.info("            this backend does not say what a program takes")
         return None
-    share = heap_share(len(plan.shapes))
-    memory = memory._replace(temporary=int(share * memory.temporary))
+    memory = memory._replace(temporary=int(heap * memory.temporary))
     logger.info(
         "            %s on each device: %s parameters, optimiser state and batch, %s\n"
         "            activations and gradients%s, %s other outputs",
-        *map(in_gib, (sum(memory), *memory[:2])), ", counted 1.5 times" * (share > 1),
+        *map(in_gib, (sum(memory), *memory[:2])), ", counted 1.5 times" * (heap > 1),
         in_gib(memory.outputs),
     )  # fmt: skip
     return sum(memory)
@@ -179,7 +173,7 @@ def report_memory(checked: Run, plan: Plan) -> int | None:
 
 def search_microbatch(
     checked: Run, plan: Plan, budget: int, rematerialise: bool
-) -> dict[str, int | bool] | None:
+) -> dict[str, Any] | None:
     """Find the largest microbatch that fits `budget` bytes; log the flags to set."""
     config = checked.config
     model = dataclasses.replace(checked.model, rematerialise=rematerialise)
@@ -193,12 +187,12 @@ def search_microbatch(
         tokens_per_update=config.training.tokens_per_update,
     )
     if found is None:
-        logger.info("            not even one row fits")
+        logger.info("            not even batches.row_multiple rows fit")
         return None
     whole = ", a whole update" if found.is_whole_update else ""
     flags += f" --config.training.tokens_per_microbatch={found.tokens}"
     logger.info("            %s takes %s%s", flags, in_gib(found.bytes), whole)
-    return found._asdict()
+    return found._asdict() | {"flags": flags}
 
 
 def report_quality(pairs: int) -> list[dict[str, Any]]:
@@ -236,12 +230,13 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     seconds = figures["seconds_per_update_estimate"]
     epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
     count, load, cores = figures["warnings"], figures["load"], usable_cores()
-    said = f"{count or 'no'} warning{'' if count == 1 else 's'}"
+    epochs = figures["epochs"]
+    epochs = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     lines = [
         f"verdict     {fits[figures['fits']]}: {memory} on each device",
-        f"{said} about the text{', listed above' if count else ''}",
-        f"about {epoch} an epoch of {updates:,} updates, {seconds} s each",
-        f"{figures['epochs']} epochs in training.steps={steps:,}, about {whole}",
+        counted(count, "warning") + " about the text" + ", listed above" * bool(count),
+        f"about {epoch} an epoch of {counted(updates, 'update')}, {seconds} s each",
+        f"{epochs} epochs in training.steps={steps:,}, about {whole}",
         f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
         f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
@@ -250,6 +245,15 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
             f"the machine was busy, with a load of {load:.1f} on {cores} cores: repeat "
             "the check when it is idle, which may be several times faster"
         )
-    if figures["fits"] is False and figures["largest_microbatches"] is None:
-        lines.append("to find the largest microbatch that fits, add --memory_gib=0")
+    if figures["fits"] is False:
+        largest = figures["largest_microbatches"]
+        cures = [f"add {found['flags']}" for found in (largest or {}).values() if found]
+        cures.append(
+            "lower batches.row_multiple, the length of rows or the model's size"
+        )
+        if largest is None:
+            cures = [
+                "lower training.tokens_per_microbatch; --memory_gib=0 finds what fits"
+            ]
+        lines.insert(1, cures[0])
     logger.info("\n            ".join(lines))

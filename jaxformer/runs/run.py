@@ -25,7 +25,7 @@ from jaxformer.runs.agreement import require_one_folder, require_one_run
 from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.compiled_cache import open_cache
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 from jaxformer.system.first import in_others, once
 from jaxformer.system.progress import progress
 from jaxformer.tokens import AnyTokenizer
@@ -207,9 +207,10 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
     made *= plan.microbatches_per_update
     if abs(made - wanted) > 0.05 * wanted:
         logger.warning(
-            "an update has %s positions a side in %d microbatches, one of a single "
-            "microbatch %s; choose another training.tokens_per_microbatch",
-            f"{made:,}", plan.microbatches_per_update, f"{wanted:,}",
+            "an update of %s has %s positions a side, one of a single microbatch %s; "
+            "choose another training.tokens_per_microbatch",
+            counted(plan.microbatches_per_update, "microbatch"), f"{made:,}",
+            f"{wanted:,}",
         )  # fmt: skip
 
 

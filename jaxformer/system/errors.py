@@ -16,6 +16,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Write "no pairs", "1 pair" or "2,800 pairs"."""
+    plural = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{f'{number:,}' if number else 'no'} {noun}{plural}"
+
+
 class InputError(Exception):
     """A file, flag or config that cannot be used as given.
 
@@ -57,12 +63,6 @@ def packages_of(extra: str) -> Iterator[None]:
             f"the package {error.name or error} is not installed; run: pip install "
             f"'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
         ) from error
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 row", "2,000 rows"; `noun` is the singular, in s or es its plural."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -70,7 +70,7 @@ class CorpusReport:
     def __str__(self) -> str:
         sides = [
             f"{name} {side.tokens / max(self.kept, 1):.1f} tokens a sentence, longest "
-            f"{side.longest}, {side.unknown:,} unknown"
+            f"{side.longest:,}, {side.unknown:,} unknown"
             for name, side in (("source", self.source), ("target", self.target))
         ]
         return (

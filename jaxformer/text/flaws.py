@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # pairs of a text that are classified before it is prepared
 _LANGUAGES = ("swapped", "language")
-_open_languages = functools.cache(Languages)
+open_languages = functools.cache(Languages)
 _FEW, _USUAL = 10, 0.02  # pairs in another language, and share, without a warning
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z][A-Za-z\d]*);")
 # The first byte of a character in UTF-8 and a later one, as Latin-1 or Windows-1252.
@@ -55,7 +55,7 @@ def flaws(
     texts = [(normalise(source), normalise(target)) for source, target in raw]
     if found.keys() & {*_LANGUAGES}:
         codes = config.source_language, config.target_language
-        judged = _open_languages(codes).judge(*zip(*texts, strict=True))
+        judged = open_languages(codes).judge(*zip(*texts, strict=True))
         for index, kind, *_ in judged:
             if (flaw := kind if kind == "swapped" else "language") in found:
                 found[flaw][index] = True
@@ -76,8 +76,9 @@ def require_languages(
     pairs; what `data.drop` has does not count. Languages that py3langid lacks are not
     checked.
     """
+    dropped = (config.drop or ()) if split == "train" else ()
     try:
-        kinds = [kind for kind in _LANGUAGES if kind not in (config.drop or ())]
+        kinds = [kind for kind in _LANGUAGES if kind not in dropped]
         found = flaws(pairs, config, kinds if config.max_foreign is not None else ())
     except InputError:
         return
@@ -85,18 +86,20 @@ def require_languages(
     count = sum(counts.values())
     if count <= _FEW:
         return
-    kind, direction = max(counts, key=counts.get), config.direction
     what, remedy = "source and target exchanged", "exchange the files or the languages"
-    if kind == "language":
+    if max(counts, key=counts.get) == "language":
         what = "another language"
         remedy = "correct data.source_language or data.target_language"
     said = (
         f"{count:,} of {len(pairs):,} pairs of the {split} text{config.of_corpus} are "
-        f"not {direction}, most have {what}"
+        f"not {config.direction}, most have {what}"
     )
     if count > config.max_foreign * len(pairs):
         raise InputError(
             f"{said}; {remedy}. If the text is right, set data.max_foreign=None"
         )
     if count > _USUAL * len(pairs):
-        logger.warning("%s; drop them by data.drop=%s", said, ",".join(_LANGUAGES))
+        cure = f"drop them by {config.dropping(*_LANGUAGES)}"
+        if split != "train":  # it is scored as it is
+            cure = "correct the lines listed by `jaxformer check --output=findings.tsv`"
+        logger.warning("%s; %s", said, cure)

@@ -14,7 +14,7 @@ import numpy as np
 from sentencepiece import SentencePieceTrainer
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError, counted
+from jaxformer.system.errors import InputError
 from jaxformer.system.progress import progress
 from jaxformer.text.hashing import mix
 from jaxformer.text.lines import normalise
@@ -139,6 +139,10 @@ class VocabularySamples:
             config = replace(self._config, corpora=(), columns=(), tag="")
             other = train_tokenizer(target, config)
             tokenizer = pair_of(tokenizer.content, other.content)
+        size, most = self._config.vocab_size, tokenizer.largest_vocab_size
+        if most < size:
+            cure = f"set data.vocab_size={most} or less"
+            log.warning("data.vocab_size=%d is too large for the text; %s", size, cure)
         return tokenizer
 
 
@@ -173,7 +177,6 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     The same texts in the same order give the same bytes. Raises InputError as
     `VocabularySamples.train` does.
     """
-    vocab_size = config.vocab_size
     texts = [text for text in texts if not _has_long_word(text)]
     if not texts:
         raise InputError("the training text has no sentence to learn a vocabulary of")
@@ -189,7 +192,7 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             sentence_iterator=iter(texts),
             model_writer=model,
             model_type=config.model_type,
-            vocab_size=vocab_size,
+            vocab_size=config.vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
             user_defined_symbols=list(dict.fromkeys(symbols)),
@@ -209,14 +212,10 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
     except RuntimeError as error:
         too_small = re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error))
         raise InputError(
-            f"vocab_size {vocab_size} is too small: the characters of the training "
-            f"text and the reserved ids alone need {too_small[1]}; raise it or lower "
-            "character_coverage."
+            f"vocab_size {config.vocab_size} is too small: the characters of the "
+            f"training text and the reserved ids alone need {too_small[1]}; raise it "
+            "or lower character_coverage."
             if too_small
-            else f"SentencePiece cannot build {vocab_size} vocabulary ids: {error}."
+            else f"SentencePiece cannot build {config.vocab_size} ids: {error}."
         ) from None
-    tokenizer = Tokenizer(model.getvalue())
-    if tokenizer.vocab_size < vocab_size:
-        more = "vocab_size %d is more than the text supports: the vocabulary has %s"
-        log.warning(more, vocab_size, counted(tokenizer.vocab_size, "id"))
-    return tokenizer
+    return Tokenizer(model.getvalue())

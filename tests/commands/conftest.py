@@ -238,9 +238,7 @@ def flags(toy) -> tuple[str, ...]:
 @pytest.fixture
 def quick_check(monkeypatch):
     """Let `check` neither inspect the text nor compile; test_check.py tests both."""
-    nothing = contextlib.nullcontext(lambda: None)
-    module = "jaxformer.commands.check.inspect_in_background"
-    monkeypatch.setattr(module, lambda _: nothing)
+    monkeypatch.setattr("jaxformer.commands.check.Worker", mock.MagicMock())
     for name in "inspection.piece_findings.add_pieces", "commands.check.report_text":
         monkeypatch.setattr(f"jaxformer.{name}", lambda *_: None)
     monkeypatch.setattr("jaxformer.inspection.findings.without_text", lambda _: None)

@@ -159,11 +159,11 @@ MISTAKES = {
         ("--topology=v5e:3x3", "there is no topology 'v5e:3x3'"),
         ("--topology=h100,auto", "estimates none; leave it out"),
         ("--before=old.json", "--before is for a check with --topology"),
-        ("--topology=v5e:2x2 --memory_gib=4", "leave it out with --topology"),
+        ("--topology=v5e:2x2 --memory_gib=4", "exclude each other; use one"),
         ("--topology=v5e:2x2 --before=missing.json", "missing.json is not the"),
         ("--topology=v5e:2x2,data", "write v5e:2x2,auto to search"),
         ("--workdir= --config=toy --topology=v5e:2x2 "
-         "--config.training.tokens_per_microbatch=9", "does not hold 8 rows of 32 "),
+         "--config.training.tokens_per_microbatch=9", "does not hold 8 rows of 32"),
     ],
     "translate": [
         ("a.txt", "one word too many: jaxformer translate takes one run; did you mean "

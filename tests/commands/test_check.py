@@ -81,7 +81,8 @@ def test_a_terminal_gets_the_report_alone(
     """With what preparing has dropped; --output=FILE.tsv lists every finding."""
     answer = check(f"--output={tmp_path}/found.tsv", workdir=workdir)
     assert (answer.code, answer.out) == (0, b"")
-    assert "1 empty, 1 duplicate dropped" in answer.err
+    assert "train: preparing drops 1 empty, 1 duplicate\n" in answer.err
+    assert "in 3 places, " in answer.err  # on CPUs
     verdict = answer.err[answer.err.rindex("verdict ") :]
     assert f"{result['warnings']} warnings about the text" in verdict
     rows = (tmp_path / "found.tsv").read_text().split("\n")
@@ -146,17 +147,17 @@ def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     answer = check(f"--output={page}", "--memory_gib=1", update)
     result = answer.result
     assert list(tmp_path.iterdir()) == [page]
-    assert "train: 1 pair of 20 with a blank source" in page.read_text()
+    assert "dev: 1 pair of 20 with a blank source</a>: correct" in page.read_text()
     assert searched == [False, True]
-    assert result["bytes_per_device"] == 1 + 2 + 3
+    assert result["bytes_per_device"] == 1 + 2 + 3  # as the search counts
     assert result["largest_microbatches"]["rematerialised"]["tokens"] == 640
     for said in (
         "kept only if a run is given",
         "18 of 20 pairs kept, dropped: 1 empty, 1 duplicate",
         f"{result['parameters']:,} parameters",
-        "up to 2 an update",
+        "up to 2 microbatches an update",
         "dev: 19 pairs of 20 with a source that train has too",
-        "train: 1 pair of 20 with a blank source",
+        "train: preparing drops 1 empty, 1 duplicate",
         "rematerialise=True --config.training.tokens_per_microbatch=640 takes 0.50 GiB",
         "verdict     fits: 0.00 GiB of 1.00 GiB",
     ):
@@ -170,15 +171,22 @@ def test_the_verdict_says_first_whether_the_run_fits(caplog):
         "flops_per_update": 10**9, "largest_microbatches": None, "warnings": 3,
         "load": 99.5,
     }  # fmt: skip
+    found = {"plain": None, "rematerialised": {"flags": "--config.x=True"}}
     with caplog.at_level(logging.INFO, logger="jaxformer"):
         report_verdict(figures, steps=3000)
-    first, count, epoch, epochs, _, busy, last = caplog.messages[0].splitlines()
+        figures["epochs"] = 25000.0
+        for largest in found, dict.fromkeys(found):
+            report_verdict(figures | {"largest_microbatches": largest}, steps=3000)
+    first, cure, count, epoch, epochs, _, busy = caplog.messages[0].splitlines()
     assert first.startswith("verdict     does NOT fit: 2.00 GiB of 1.00 GiB")
     assert "3 warnings about the text, listed above" in count
     assert "the machine was busy, with a load of 99.5 on" in busy
     assert "0:10:00 an epoch of 1,200 updates" in epoch
     assert "2.5 epochs in training.steps=3,000, about 0:25:00" in epochs
-    assert "add --memory_gib=0" in last
+    assert "lower training.tokens_per_microbatch; --memory_gib=0 finds" in cure
+    assert "\n            add --config.x=True\n" in caplog.messages[1]
+    assert " 25,000 epochs in training.steps" in caplog.messages[1]
+    assert "\n            lower batches.row_multiple, the length" in caplog.messages[2]
 
 
 def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):

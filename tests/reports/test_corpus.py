@@ -17,26 +17,27 @@ CORPUS = {
 
 
 def make_page(warnings, sections):
-    found = [Finding(title, 0.1) for title in warnings]
+    found = [Finding(title, "drop < 9", 1, 10, "swapped") for title in warnings]
+    sections |= {"notes": ["not inspected: no such file"]}
     values = {"title": "en-de", "warnings": found, "sections": sections}
-    values["anchors"] = {"train: 2 pairs swapped": "finding-0"}
     return render("corpus.html", data={"train": LENGTHS}, corpus=CORPUS, **values)
 
 
 def test_findings_are_text():
     warnings = ["train: 2 pairs swapped", "a < b"]
     sections = {
-        "findings": ["train: 2 pairs swapped:", 'a.en:3  "<script>alert(1)</script>"']
+        "findings": ["train: 2 pairs swapped:", '  a.en:3  "<script>alert(1)</script>"']
     }
     page = make_page(warnings, sections)
     for part in (
         "<p>2 warnings:</p>", "text/a.en, text/a.de", "b.tsv<br>", "a &lt; b",
-        '<li><a href="#finding-0">train: 2 pairs swapped</a></li>',
-        '<b id="finding-0">train: 2 pairs swapped:</b>\na.en:3  &#34;&lt;script&gt;',
+        '<li><a href="#train%3A%202%20pairs%20swapped">train: 2 pairs swapped</a>: dr',
+        '<b id="train%3A%202%20pairs%20swapped">train: 2 pairs swapped:</b>\n'
+        "  a.en:3  &#34;&lt;script&gt;",
     ):  # fmt: skip
         assert part in page
     assert page.index("train: 2 pairs swapped") < page.index("train: 5,000 pairs")
-    assert page.count("Not inspected: no such file") == 1
+    assert page.count("not inspected: no such file") == 1
     assert "<script>alert" not in page
     assert "<p>No warnings</p>" in make_page([], {})
 

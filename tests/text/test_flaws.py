@@ -55,6 +55,8 @@ def test_text_in_the_wrong_languages_is_refused(config, pairs, caplog):
     require_languages(some, "train", config)
     assert "of the train text are not en-de" in caplog.text
     assert "; drop them by data.drop=swapped,language" in caplog.text
+    require_languages(some, "dev", replace(config, drop=("swapped", "copy")))
+    assert "; correct the lines listed by `jaxformer check --output" in caplog.text
     caplog.clear()
     for changes in (
         {"drop": ("swapped",)}, {"max_foreign": None}, {"target_language": "tlh"},

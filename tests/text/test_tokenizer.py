@@ -3,12 +3,12 @@
 import hashlib
 import io
 import json
-import logging
 import signal
 import subprocess
 import sys
 import threading
 import zipfile
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
@@ -199,12 +199,15 @@ def test_sources_and_targets_are_drawn_each_by_itself_and_without_tags(seed):
     assert len(sources & targets) < 15  # 3 are expected
 
 
-def test_a_vocabulary_beyond_the_text_is_reduced_with_a_message(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        small = train(tmp_path / "m", ["ab ab", "abc"], vocab_size=5000)
-    # 4 reserved, 4 characters of "▁abc" and its 6 longer stretches.
-    assert small.vocab_size == 14
-    assert "5000 is more than the text supports: the vocabulary has 14" in caplog.text
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_size_beyond_the_text_is_reduced_with_the_size_to_set(config, caplog, shared):
+    """Once for two vocabularies: a target of 14 ids: 4 reserved, 10 of "▁abc"."""
+    config = replace(config, vocab_size=5000, shared_vocabulary=shared)
+    samples = VocabularySamples(config)
+    samples.add(0, [("ab ab", "abc")], "")
+    assert samples.train().largest_vocab_size == 14
+    (said,) = caplog.messages
+    assert said.endswith("too large for the text; set data.vocab_size=14 or less")
 
 
 @pytest.mark.parametrize(("coverage", "is_unknown"), [(1.0, False), (0.999, True)])
