@@ -3,8 +3,9 @@
     jaxformer train --config=configs/wmt_base.py runs/wmt
     jaxformer translate runs/wmt < text > translation
 
-Most commands end standard output with one line of JSON; everything else goes to
-standard error. A mistake of the user is one line there, and exit code 2.
+Most commands end standard output with one line of JSON, on a terminal those whose log
+does not say it; everything else goes to standard error. A mistake of the user is one
+line there, and exit code 2.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import keyword
 import logging
 import os
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -153,7 +155,10 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             reported.enter_context(progress.progress(mode))
         with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)
-        if result is not None and processes.is_first():
+        # The log of these has said all of it.
+        is_said = mode in ("train", "evaluate", "check") and sys.stdout.isatty()
+        is_said &= not arguments.flags.get("json")
+        if result is not None and processes.is_first() and not is_said:
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
             finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
@@ -216,7 +221,7 @@ class _Formatter(logging.Formatter):
     """Names runs on object stores by their URLs, and escapes what does not print.
 
     Line ends of the message itself stay. Those of its arguments, such as paths, are
-    escaped.
+    escaped. On a terminal, lines break between words.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -229,13 +234,24 @@ class _Formatter(logging.Formatter):
                 for each in record.args
             )
         lines = with_urls(super().format(shown)).split("\n")
-        return "\n".join(map(printable, lines))
+        return "\n".join(map(_broken, map(printable, lines)))
+
+
+def _broken(line: str) -> str:
+    """Break a line between words where the terminal would break it anywhere."""
+    width = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
+    if not width or len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     """Log one line each to standard error; libraries and other processes only warn."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
+    processes.quieten_tensorflow()
     threading.excepthook = _report_thread
     is_first = processes.is_first()
     prefix = "" if is_first else f"process {processes.index()}: "

@@ -90,6 +90,17 @@ def test_a_result_is_one_line_and_so_is_an_expected_failure(
     assert said.err == err
 
 
+def test_on_a_terminal_lines_of_the_log_break_between_words(run, monkeypatch, capsys):
+    size = os.terminal_size((20, 9))
+    monkeypatch.setattr(main_module.os, "get_terminal_size", lambda _: size)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
+    text = "  three pairs of 2,800 as  words\n" + 30 * "x"
+    run(lambda: logging.getLogger("jaxformer").info(text))
+    lines = "  three pairs of\n    2,800 as  words\n" + 30 * "x" + "\n"
+    assert capsys.readouterr().err == lines
+
+
 def test_a_result_names_any_url(capsys, run, monkeypatch):
     url = 's3://b/a"\u200b\\n'
     copies = {Path('/"cache/x'): SimpleNamespace(store=SimpleNamespace(url=url))}

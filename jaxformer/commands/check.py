@@ -6,7 +6,6 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 
 import logging
 import os
-import sys
 from pathlib import Path
 
 from jaxformer.config.data import DataConfig
@@ -30,13 +29,12 @@ def run(
     output: Path | None,
     topology: str | None = None,
     before: Path | None = None,
-    json: bool = False,
-) -> dict | None:
+    json: bool = False,  # read by `main`
+) -> dict:
     """Check a config, or the run of a workdir; return the figures of the report.
 
     With a `topology` the programs alone are checked, for these accelerators;
-    "NAME,auto" searches the best arrangement. On a terminal the log is the report, and
-    nothing is returned without `json`.
+    "NAME,auto" searches the best arrangement.
     """
     require_output(output, [".html"] if topology else [".html", ".tsv"])
     if output is not None and output.suffix == ".html":  # a package may be missing
@@ -60,7 +58,7 @@ def run(
         logger.info("check: the prepared text is kept only if a run is given")
         with temporary_folder("jaxformer-check-") as folder:
             figures = check(config, Workdir(folder), memory_gib, output)
-    return figures if json or not sys.stdout.isatty() else None
+    return figures
 
 
 def check(

@@ -27,7 +27,9 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
         with stop_requests() as stop:
             stop.all_saved = True  # until the first update is made
             with prepare_run(workdir, config) as (this, prepared):
-                return train_past_divergence(Job(this, prepared, stop))
+                result = train_past_divergence(Job(this, prepared, stop))
+        logger.info("finished; it translates: jaxformer translate %s", workdir)
+        return result
     except StoppedError:
         folder = Workdir(workdir)
         checkpoints = folder.open_checkpoints(folder.recorded())

@@ -5,7 +5,6 @@ update, without a state to restore.
 """
 
 import atexit
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +141,6 @@ def _read_by_thread(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow as tf
     except ImportError:

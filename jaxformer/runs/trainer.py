@@ -72,7 +72,8 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     """Train and evaluate the result. Raises StoppedError and DivergedError."""
     run, training = job.run, job.run.config.training
     step = int(state.step)
-    has_ended = is_over(step, checkpoints.scores, training)
+    if has_ended := is_over(step, checkpoints.scores, training):
+        logger.info("it has ended, and is only scored; raise training.steps to go on")
     once(lambda: record_config(job, step, has_ended))
     folder = run.workdir.path / "profile"
     with (

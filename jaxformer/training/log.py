@@ -152,7 +152,7 @@ class MetricsLog(contextlib.ExitStack):
         if writes:
             logs = [WandbLog(workdir, config or {})] if "wandb" in trackers else []
             self._trackers = [*map(self.enter_context, logs)]
-        self._draws, self._loss = draws_bars(), ""
+        self._draws, self._last_values = draws_bars(), ""
         self._bar = self.enter_context(
             progress(
                 "training", total_steps, unit="updates", initial=start_step,
@@ -161,6 +161,7 @@ class MetricsLog(contextlib.ExitStack):
                 "[{elapsed}{postfix}]",
             )
         )  # fmt: skip
+        self.callback(self._show, "")
 
     @functools.cached_property
     def _board(self) -> TensorBoardLog:
@@ -188,10 +189,15 @@ class MetricsLog(contextlib.ExitStack):
         step = max(step, self._bar.n)
         if step > self._start_step == self._begun[0]:  # what is read for it takes long
             self._begun = step, working_time()
-        if self._draws:
-            left = f"ETA {self._left(step)}" if step > self._begun[0] else ""
-            self._bar.set_postfix_str(f"{self._loss}{left}", False)
+        is_known = self._begun[0] < step < self._total_steps
+        self._show(f"ETA {self._left(step)}" if is_known else "")
         self._bar.update(step - self._bar.n)
+
+    def _show(self, left: str) -> None:
+        """Put the last values and the time left on the bar."""
+        if self._draws:
+            shown = ", ".join(filter(None, (self._last_values, left)))
+            self._bar.set_postfix_str(shown, False)
 
     def _left(self, step: int) -> timedelta:
         """The time left, at the mean speed without compiling."""
@@ -214,7 +220,7 @@ class MetricsLog(contextlib.ExitStack):
         values = {**averages(sums), **others, "tokens_per_second": tokens / seconds}
         speed = f"{tokens / seconds:,.0f} tokens/s"
         if self._draws:
-            self._loss = f"loss {values['loss']:.3f}, {speed}, "
+            self._last_values = f"loss {values['loss']:.3f}, {speed}"
             self.made(step)
             self._bar.refresh()
         else:

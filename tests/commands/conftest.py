@@ -139,6 +139,7 @@ def command(own_logging) -> Command:
         read = io.BytesIO(given)
         read.isatty = lambda: is_terminal
         out = io.TextIOWrapper(io.BytesIO(), "ascii")  # of a poor locale
+        out.isatty = read.isatty
         err = io.StringIO()
         with (
             own_logging(),

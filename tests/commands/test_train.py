@@ -79,9 +79,10 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     reports = metrics(own_run, "train")
     text = "".join(map(encode, [*reports, first, last]))
     (own_run / "metrics.jsonl").write_text(text[:-30])
-    again = command("train", workdir=own_run).result  # neither config nor text
-    nothing = {"tokens_per_second": 0}
-    assert again == trained.answer.result | nothing
+    answer = command("train", workdir=own_run)  # neither config nor text
+    assert "it has ended, and is only scored; raise training.steps" in answer.err
+    assert f"translates: jaxformer translate {own_run}" in answer.err
+    assert answer.result == trained.answer.result | {"tokens_per_second": 0}
     assert saved_steps(own_run) == saved_steps(trained.workdir)
     fields = "params", "opt_state"
     assert_same(*(last_state(run, *fields) for run in (own_run, trained.workdir)))
