@@ -19,9 +19,13 @@ from jaxformer.decoding.parts import Hypothesis, one_each
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
-from jaxformer.system import processes
 from jaxformer.system.errors import InputError as InputError
-from jaxformer.system.progress import LAST_LINE, compiles_reported, progress
+from jaxformer.system.progress import (
+    LAST_LINE,
+    compiles_reported,
+    progress,
+    quieten_tensorflow,
+)
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView
@@ -354,7 +358,7 @@ def export(
 def _run(mode: str, kind: type[_Result], given: Mapping[str, object]) -> _Result:
     """Run a command; return those of its results that `kind` has."""
     flags = _parse(mode, given)
-    processes.quieten_tensorflow()
+    quieten_tensorflow()
     command = importlib.import_module(f"jaxformer.commands.{mode}")
     for handler in logging.root.handlers:
         handler.addFilter(LAST_LINE)  # progress is logged where nothing else is

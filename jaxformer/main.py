@@ -142,6 +142,7 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
     try:
         processes.join(**arguments.cluster)
         _start_logging(processes, progress.LAST_LINE)
+        progress.quieten_tensorflow()
         start = time.monotonic()
         mode, reported = arguments.mode, contextlib.ExitStack()
         if processes.are_several() and (why := COMMANDS[mode].alone):
@@ -251,7 +252,6 @@ def _broken(line: str) -> str:
 
 def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:
     """Log one line each to standard error; libraries and other processes only warn."""
-    processes.quieten_tensorflow()
     threading.excepthook = _report_thread
     is_first = processes.is_first()
     prefix = "" if is_first else f"process {processes.index()}: "

@@ -167,12 +167,6 @@ def end_last() -> None:
         time.sleep(LAST_SECONDS)
 
 
-def quieten_tensorflow() -> None:
-    """Let TensorFlow log nothing; call it before anything imports it."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
-
-
 def dispatch_one() -> None:
     """Let each program on a CPU wait for the one before; call it before JAX is used.
 

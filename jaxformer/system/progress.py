@@ -51,6 +51,12 @@ class _LastLine(logging.Filter):
 
 
 LAST_LINE = _LastLine()
+def quieten_tensorflow() -> None:
+    """Let TensorFlow log nothing; call it before anything imports it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it would log that it is on
+
+
 _checks: list[Callable[[], None]] = []  # called whenever work advances
 
 
