@@ -91,7 +91,7 @@ def attend(
     lines = [at for at, each in enumerate(ids["sentence"]) if len(each) > blank[at]]
     if not 1 <= len(lines) <= MAX_SENTENCES:
         raise InputError(
-            f"{counted(len(lines), 'sentence')} cannot be shown: give 1 to "
+            f"the text has {counted(len(lines), 'sentence')}; give 1 to "
             f"{MAX_SENTENCES} that are not blank"
         )
     for side, sequences in ids.items():

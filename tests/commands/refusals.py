@@ -263,8 +263,8 @@ MISTAKES = {
     "visualize": [
         ("--attention=cross:2", "no layer 2: choose from 1 to 1"),
         ("--attention=cross:1:1,b", "cross:1:1,b is none of STACK, STACK:LAYER"),
-        ("--source=blank", "0 sentences cannot be shown"),
-        ("--source=many", "51 sentences cannot be shown: give 1 to 50"),
+        ("--source=blank", "the text has no sentences; give 1 to 50"),
+        ("--source=many", "the text has 51 sentences; give 1 to 50 "),
         ("--source=long", "more than 32"),
         ("--source=one --reference=long", "the translation of line 1 has"),
         ("--source=short --output=new.svg", "shows one sentence"),
