@@ -3,9 +3,9 @@
     jaxformer train --config=configs/wmt_base.py runs/wmt
     jaxformer translate runs/wmt < text > translation
 
-Most commands end standard output with one line of JSON, on a terminal those whose log
-does not say it; everything else goes to standard error. A mistake of the user is one
-line there, and exit code 2.
+Most commands end standard output with one line of JSON; on a terminal train, evaluate
+and check print none, since their log says it. Everything else goes to standard error.
+A mistake of the user is one line there, and exit code 2.
 """
 
 import contextlib
@@ -43,8 +43,9 @@ logger = logging.getLogger("jaxformer")
 EXIT_MISTAKE = 2  # of the user
 EXIT_INTERRUPTED = 130
 # Commands that run a model for a limited time; a server would hold its largest memory.
-TRAINING = ("train", "reproduce")
-KEEPING_MEMORY = (*TRAINING, "translate", "translate_corpus", "evaluate", "score")
+KEEPING_MEMORY = (
+    "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
+)  # fmt: skip
 # Objects between two collections. With Python's 700, imports and tracing, whose objects
 # stay, take a tenth longer (docs/speed.md).
 GARBAGE_THRESHOLD = 50_000
@@ -86,8 +87,6 @@ def run(arguments: command_line.Arguments) -> int:
         keep_memory()
     from jaxformer.system import processes  # imports JAX
 
-    if arguments.mode in TRAINING:
-        processes.dispatch_one()
     code = 1
     try:
         code = _run(arguments, processes)
@@ -156,9 +155,9 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             reported.enter_context(progress.progress(mode))
         with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)
-        # The log of these has said all of it.
-        is_said = mode in ("train", "evaluate", "check") and sys.stdout.isatty()
-        is_said &= not arguments.flags.get("json")
+        # The log of these says all of it.
+        is_said = mode in ("train", "evaluate", "check") and sys.stderr.isatty()
+        is_said &= sys.stdout.isatty() and not arguments.flags.get("json")
         if result is not None and processes.is_first() and not is_said:
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
@@ -241,7 +240,8 @@ class _Formatter(logging.Formatter):
 def _broken(line: str) -> str:
     """Break a line between words where the terminal would break it anywhere."""
     width = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
-    if not width or len(line) <= width:
+    is_command = line.lstrip().startswith("jaxformer ")  # to be copied
+    if not width or len(line) <= width or is_command:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.fill(

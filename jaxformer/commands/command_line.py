@@ -93,12 +93,16 @@ def parse(argv: Sequence[str]) -> Arguments:
     mode = mode or "train"
     command = COMMANDS[mode]
     given = _complete(mode, given)
+    for word in words:
+        if re.match(r"[a-z]+\.[a-z_]+=", word):
+            raise InputError(f"{word!r} is no run; did you mean --config.{word}?")
     if words and given["workdir"] is None:
         given["workdir"] = _read(FLAGS["workdir"], words.pop(0))
     if words:
         hint = f"other values need a flag, see jaxformer {mode} --help"
         for name in ("source", "compare"):  # the latter if a command has both
-            if name in command.flags:
+            is_file = name == "compare" or not Path(words[0]).is_dir()
+            if name in command.flags and is_file:
                 hint = f"did you mean --{name}={words[0]}?"
         raise InputError(
             f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; {hint}"

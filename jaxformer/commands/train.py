@@ -4,7 +4,10 @@ SIGTERM and Ctrl-C end it early, with the step saved.
 """
 
 import logging
+import shlex
 from pathlib import Path
+
+import jax
 
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.job import Job
@@ -22,13 +25,17 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
 
     A run that was asked to stop returns its step and "stopped".
     """
+    # A program that a CPU is given in advance already holds its temporary memory: the
+    # heap then grows to three times that of one program.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     keep_compiled(in_training=True)
     try:
         with stop_requests() as stop:
             stop.all_saved = True  # until the first update is made
             with prepare_run(workdir, config) as (this, prepared):
                 result = train_past_divergence(Job(this, prepared, stop))
-        logger.info("finished; it translates: jaxformer translate %s", workdir)
+        command = f"jaxformer translate {shlex.quote(str(workdir))}"
+        logger.info("finished; to translate:\n  %s", command)
         return result
     except StoppedError:
         folder = Workdir(workdir)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from jaxformer.tokens import SIDES
 SHOWN = 5  # examples of each finding; the JSON has more
 _WIDTH = 88  # columns of a line, without the 12 that name the section
 _LEAST_QUOTE = 30  # characters
-_MOST_DROPPED = 0.01  # share of pairs that preparing drops without a warning
+# Shares of pairs that preparing drops without a warning: as below, and as flawed.
+_MOST_LOST, _MOST_FLAWED = 0.01, 0.1
 _CORRECT = "correct the lines listed in --output=findings.tsv"
 _LOST = {"too_long": "max_length", "ratio": "max_ratio", "empty": ""}  # keys to raise
 _FREQUENT = (20, 0.005)  # pairs and share of pairs that have one sentence
@@ -79,12 +81,12 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
     """Return what to act on: what preparing drops, then by the share of pairs."""
     lost, others = [], []
     for name, split in corpus["splits"].items():
-        for reason, key in _LOST.items():
-            count, pairs = split.get("dropped", {}).get(reason, 0), split["pairs"]
-            if count > _MOST_DROPPED * pairs:
+        for reason, count in split.get("dropped", {}).items():
+            pairs, cure, by = split["pairs"], _CORRECT, f"as {reason}"
+            if key := _LOST.get(reason):
+                cure, by = "raise it", f"by data.{key}={getattr(config, key)}"
+            if count > (_MOST_LOST if reason in _LOST else _MOST_FLAWED) * pairs:
                 title = f"{name}: {count:,} pairs of {pairs:,}, {count / pairs:.0%}, "
-                by = f"by data.{key}={getattr(config, key)}" if key else "as blank"
-                cure = "raise it" if key else _CORRECT
                 lost.append(Finding(f"{title}are dropped {by}", cure, count, pairs))
     for each in _findings(corpus, config):
         chance = KINDS[each.kind][1] * each.pairs
@@ -94,7 +96,7 @@ def warnings(corpus: Described, config: DataConfig) -> list[Finding]:
             most = next(iter(each.found["labels"].values()))["pairs"]
             usual = math.ceil(max(_FREQUENT[0], _FREQUENT[1] * each.pairs)) - 1
             each = each._replace(count=most)
-        if each.count > usual:
+        if each.cure and each.count > usual:
             others.append(each)
     return lost + sorted(others, key=lambda each: -each.count / each.pairs)
 
@@ -104,10 +106,10 @@ def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[
     lines, droppable = [], [each for each in found if "data.drop=" in each.cure]
     if droppable[1:]:
         every = config.dropping(*(KINDS[each.kind][2] for each in droppable))
-        lines = [f"to drop all of these kinds, set {every}"]
+        lines = [f"to drop all of these kinds from train, set {every}"]
     for name, split in corpus["splits"].items():
         if any(split.get("dropped", {}).values()):
-            counts = CorpusReport(dropped=split["dropped"]).reasons
+            counts = CorpusReport(dropped=split["dropped"]).reasons.replace("_", " ")
             lines.append(f"{name}: preparing drops {counts}")
     reasons = dict.fromkeys(corpus["left_out"].values())  # each of them once
     return lines + [f"not inspected: {reason}" for reason in reasons]
@@ -117,7 +119,8 @@ def describe(corpus: Described, config: DataConfig, found: list[Finding]) -> str
     """Return the report for a terminal: the warnings `found`, then the sections."""
     parts = sections(corpus, config, found)
     said = [f"- {each.title}: {each.cure}" for each in found] + parts.pop("notes")
-    wrapped = (textwrap.wrap(each, _WIDTH, subsequent_indent="  ") for each in said)
+    width = min(_WIDTH, get_terminal_size((100, 0)).columns - 12)
+    wrapped = (textwrap.wrap(each, width, subsequent_indent="  ") for each in said)
     summary = [counted(len(found), "warning"), *chain.from_iterable(wrapped)]
     return "\n".join(
         printable(f"{'' if number else title:<12}{line}")
@@ -155,8 +158,8 @@ def sections(
 
 
 def _describe_findings(corpus: Described, config: DataConfig) -> Iterator[str]:
-    for title, *_, kind, finding in _findings(corpus, config):
-        yield f"{title}:"
+    for title, cure, *_, kind, finding in _findings(corpus, config):
+        yield f"{title}:" if cure else f"{title}, dropped:"
         labels = list(finding["labels"].items())[:SHOWN]
         if kind.endswith("_blank"):
             yield f"  {_places(finding)}"
@@ -187,21 +190,28 @@ def without_text(corpus: object) -> object:
 
 
 def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
-    """Yield what was found, without what preparing drops from train."""
+    """Yield what was found; what preparing drops from train needs no cure."""
     dropped = {*(config.drop or ()), "empty", "duplicate" if config.deduplicate else ""}
     for kind, (words, _, *reason) in KINDS.items():
         for name, split in corpus["splits"].items():
             found, cure = split["findings"].get(kind, {"pairs": 0}), _CORRECT
             if kind.endswith("_overlap"):
-                cure = "remove them from train, by the texts in --output=findings.tsv"
-            elif kind.endswith("_unknown") and config.character_coverage < 1:
+                cure = (
+                    "remove these pairs from train; --output=findings.tsv lists their "
+                    "texts"
+                )
+            elif (
+                kind.endswith("_unknown")
+                and config.character_coverage < 1
+                and not config.tokenizer
+            ):
                 cure = f"set data.character_coverage=1, or {_CORRECT}"
             elif reason and config.texts[name].split == "train":
+                cure = f"set {config.dropping(*reason)}"
                 if dropped & {*reason}:
-                    continue
-                cure = "set data.deduplicate=True"
-                if reason != ["duplicate"]:
-                    cure = f"set {config.dropping(*reason)}"
+                    cure = ""
+                elif reason == ["duplicate"]:
+                    cure = "set data.deduplicate=True"
             if count := found["pairs"]:
                 pairs = split["pairs"]
                 title = f"{name}: {counted(count, 'pair')} of {pairs:,} {words}"

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import os
 import runpy
 import sys
 from collections.abc import Mapping
@@ -100,7 +101,8 @@ def _find(file: str) -> Path:
         return own
     names = [path.stem for path in entries(folder, "[a-z]*.py")]
     hint = did_you_mean(given.stem, names * may_be_own)
-    hint = hint or near_path(given.with_suffix(".py"), f"there are {', '.join(names)}")
+    near = given.with_name(f"{given.stem}.py") if given.name else given
+    hint = hint or near_path(near, f"there are {', '.join(names)}")
     raise InputError(f"there is no config file {file}{hint}")
 
 
@@ -215,10 +217,9 @@ def required_record(folder: Path) -> Record:
     """Read the record of a run. Raises InputError as `read_record`, or without one."""
     if (record := read_record(folder)) is not None:
         return record
-    raise InputError(
-        f"there is no run in {folder} (no {RECORD})"
-        + near_path(folder, "give --config to train one")
-    )
+    near = near_path(folder / RECORD, "give --config to train one")
+    near = near.replace(f"{os.sep}{RECORD}?", "?")
+    raise InputError(f"there is no run in {folder} (no {RECORD}){near}")
 
 
 def _parsed(file: Path, values: dict[str, Any]) -> Record:

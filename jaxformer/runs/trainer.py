@@ -73,7 +73,10 @@ def train_to_the_end(job: Job, state: TrainState, checkpoints: Checkpoints) -> d
     run, training = job.run, job.run.config.training
     step = int(state.step)
     if has_ended := is_over(step, checkpoints.scores, training):
-        logger.info("it has ended, and is only scored; raise training.steps to go on")
+        by = "steps" if step == training.steps else "patience"
+        logger.info(
+            "the run has ended, and is only scored; to continue, raise training.%s", by
+        )
     once(lambda: record_config(job, step, has_ended))
     folder = run.workdir.path / "profile"
     with (
@@ -122,8 +125,7 @@ def first_state(
     abstract = sharding.abstract_state(job.setup.mesh, job.setup.init)
     if position is None:
         require_memory(abstract)
-        newest = max(checkpoints.steps(), default=0)
-        if not is_over(newest, checkpoints.scores, job.run.config.training):
+        if not checkpoints.steps():  # else it fitted before
             shape = largest_shape(job.run.model, job.plan)
             several = job.plan.microbatches_per_update > 1
             require_update_memory(job.setup, shape, accumulate=several)

@@ -152,7 +152,7 @@ class Api:
         values = {"status": status, **self._about}
         if failures := self._not_finite:
             values["requests_without_finite_scores"] = failures
-        done, of = self._batcher.compiled, self._batcher.sizes
+        done, of = self._batcher.compiled, self._batcher.programs
         if done < of:
             values["compiling"] = {"done": done, "of": of}
         return JSONResponse(values, code)

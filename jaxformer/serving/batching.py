@@ -63,15 +63,15 @@ class _Job(NamedTuple):
     future: Future
     begin: Callable[[Future], None]  # adds it to the search
     texts: int
-    sizes: int  # that have to be compiled before
+    programs: int  # that have to be compiled before
 
 
 class Batcher(threading.Thread):
     """The thread that translates, and the queue before it.
 
-    Another thread compiles programs for one size of batch after the other. The state is
-    READY once texts can be translated; requests of another kind wait for theirs, and
-    `compiled` of `sizes` says how far it is. If either thread
+    Another thread compiles the programs, of which `compiled` of `programs` are ready.
+    The state is READY once texts can be translated; other requests wait until the
+    programs that they need are compiled. If either thread
     fails, it keeps the exception in `error` and calls `on_failure`.
     """
 
@@ -83,7 +83,7 @@ class Batcher(threading.Thread):
         self.error: BaseException | None = None
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
         self._compiles = requests.compile()
-        self.compiled, self.sizes = next(self._compiles)
+        self.compiled, self.programs = next(self._compiles)
         self._on_failure = on_failure
         self._queue: deque[_Job] = deque()
         self._pieces: dict[Future, int] = {}  # of requests that are not answered
@@ -196,7 +196,7 @@ class Batcher(threading.Thread):
         return sum(map(len, (*sources, *tokenizer.encode_target(targets)))) + lines
 
     def _put(
-        self, begin: Callable[[Future], None], pieces: int, texts: int, sizes: int
+        self, begin: Callable[[Future], None], pieces: int, texts: int, programs: int
     ) -> Future:
         future: Future = Future()
         # Large requests leave room for small ones.
@@ -206,7 +206,7 @@ class Batcher(threading.Thread):
             if sum(self._pieces.values()) + pieces > room:
                 raise UnavailableError("too many pieces are waiting; try again")
             self._pieces[future] = pieces
-            self._queue.append(_Job(future, begin, texts, sizes))
+            self._queue.append(_Job(future, begin, texts, programs))
             self._change.notify()
         future.add_done_callback(self._forget)
         return future
@@ -218,7 +218,7 @@ class Batcher(threading.Thread):
 
     def _compile(self) -> None:
         start = time.monotonic()
-        logged, counted = start, "compiling: %d of %d sizes of batch, %.0f s left"
+        logged, counted = start, "compiling: %d of %d programs, %.0f s left"
         for done, of in self._compiles:
             now = time.monotonic()
             with self._change:
@@ -229,11 +229,11 @@ class Batcher(threading.Thread):
             if self.state not in (STARTING, READY):
                 return
             if is_first:
-                logger.info("ready after %.1f s; compiling for more sizes", now - start)
+                logger.info("ready after %.1f s; compiling more programs", now - start)
             elif now - logged > LOG_SECONDS:
                 logger.info(counted, done, of, (now - start) * (of - done) / done)
                 logged = now
-        logger.info("compiled for %d sizes in %.1f s", of, time.monotonic() - start)
+        logger.info("compiled %d programs in %.1f s", of, time.monotonic() - start)
 
     def _begin_waiting(self) -> None:
         """Wait for work, add it to the search, and drop what was cancelled."""
@@ -263,7 +263,7 @@ class Batcher(threading.Thread):
                 self._fail(future, error)
 
     def _has_programs(self, job: _Job) -> bool:
-        return job.sizes <= self.compiled
+        return job.programs <= self.compiled
 
     def _done(self, future: Future, found: list[TextResult]) -> None:
         self.metrics.sentences.inc(len(found))

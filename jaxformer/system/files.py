@@ -69,11 +69,13 @@ def file_name(path: Path | str) -> str:
 
 
 def near_path(path: Path, otherwise: str = "") -> str:
-    """Return the hint of `did_you_mean` for the first missing part of a path."""
+    """Return the hint of `did_you_mean` for a path with one wrong part."""
+    known: list[str] = []
     with suppress(OSError, StopIteration):
         missing = next(p for p in (*reversed(path.parents), path) if not p.exists())
-        return did_you_mean(str(missing), map(str, entries(missing.parent)), otherwise)
-    return did_you_mean("", (), otherwise)
+        rest = path.relative_to(missing)
+        known = [str(p / rest) for p in entries(missing.parent) if (p / rest).exists()]
+    return did_you_mean(str(path), known, otherwise)
 
 
 def require_local(path: Path) -> None:

@@ -167,15 +167,6 @@ def end_last() -> None:
         time.sleep(LAST_SECONDS)
 
 
-def dispatch_one() -> None:
-    """Let each program on a CPU wait for the one before; call it before JAX is used.
-
-    One that is dispatched in advance holds its temporary memory, and the heap then
-    keeps room for three of them.
-    """
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
 def topology() -> str:
     """Processes and devices, in one line."""
     return (

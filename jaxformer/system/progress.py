@@ -51,6 +51,8 @@ class _LastLine(logging.Filter):
 
 
 LAST_LINE = _LastLine()
+
+
 def quieten_tensorflow() -> None:
     """Let TensorFlow log nothing; call it before anything imports it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -73,8 +73,8 @@ def require_languages(
     """Check that a sample of a text is in the languages of its sides.
 
     Raises InputError above `data.max_foreign`, and warns above 2 %, of more than 10
-    pairs; what `data.drop` has does not count. Languages that py3langid lacks are not
-    checked.
+    pairs; those that `data.drop` drops as "swapped" or "language" do not count.
+    Languages that py3langid lacks are not checked.
     """
     dropped = (config.drop or ()) if split == "train" else ()
     try:

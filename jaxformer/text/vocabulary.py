@@ -139,10 +139,15 @@ class VocabularySamples:
             config = replace(self._config, corpora=(), columns=(), tag="")
             other = train_tokenizer(target, config)
             tokenizer = pair_of(tokenizer.content, other.content)
-        size, most = self._config.vocab_size, tokenizer.largest_vocab_size
-        if most < size:
-            cure = f"set data.vocab_size={most} or less"
-            log.warning("data.vocab_size=%d is too large for the text; %s", size, cure)
+        size, sizes = self._config.vocab_size, {"": tokenizer.vocab_size}
+        if others:
+            sizes = {"source ": tokenizer.source_vocab_size, "target ": sizes[""]}
+        for side, most in sizes.items():
+            if most < size:
+                log.warning(
+                    "data.vocab_size=%d is too large for the %stext; set "
+                    "data.vocab_size=%d or less", size, side, most,
+                )  # fmt: skip
         return tokenizer
 
 

@@ -63,7 +63,6 @@ def train(
     - A stop skips the evaluation; the resumed run makes it.
     """
     start = step = int(state.step)
-    waiting = jax.default_backend() != "cpu"  # where it would hold temporary memory
     before = gradient_norm = jnp.float32(jnp.nan)
     while True:
         is_last = is_over(step, checkpoints.scores, config)
@@ -100,9 +99,9 @@ def train(
         if is_last or is_over(step, checkpoints.scores, config):
             break
         update = next(updates)
-        # One update at most waits while another is made: a stop and the bar are near.
-        jax.block_until_ready(before if waiting else gradient_norm)
-        log.made(max(step - waiting, start))
+        # One update waits while another is made: a stop and the bar are not far behind.
+        jax.block_until_ready(before)
+        log.made(max(step - 1, start))
         before = gradient_norm
         state, (_, gradient_norm) = train_step(state, update)
         step += 1

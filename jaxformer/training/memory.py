@@ -98,10 +98,10 @@ def device_budget(gib: float | None) -> int | None:
 
 
 def heap_share(shapes: int) -> float:
-    """Return how often the heap holds the temporary memory of updates of `shapes`.
+    """Return how much larger the heap is than the temporary memory of one update.
 
-    On CPUs a process keeps freed memory (`jaxformer.system.allocator`). Updates of
-    several shapes took up to a third more than the largest of them, of one no more.
+    On CPUs a process keeps freed memory (`jaxformer.system.allocator`). With batches of
+    several `shapes` it kept up to a third more than the largest needs, else no more.
     """
     return 1.5 if shapes > 1 and jax.default_backend() == "cpu" else 1
 
@@ -115,9 +115,9 @@ def require_memory(state: TrainState) -> None:
     )
     if budget is not None and here > budget:
         raise InputError(
-            f"parameters and optimiser state take {in_gib(here)} on each device, which "
-            f"has {in_gib(budget)}; use a smaller model, or split it over more devices "
-            "by mesh.fsdp"
+            f"parameters and optimiser state take {in_gib(here)} on each device, and "
+            f"{in_gib(budget)} are available; use a smaller model, or split it over "
+            "more devices by mesh.fsdp"
         )
 
 
@@ -126,18 +126,19 @@ def require_update_memory(
 ) -> None:
     """Raise InputError if the devices cannot hold microbatches of the largest `shape`.
 
-    The system would end a process on CPUs without a word. Training has the program that
-    is compiled for this.
+    On CPUs the kernel would kill the process without a message. Training uses the
+    program that is compiled here.
     """
     budget = device_budget(None)
     if budget is None:
         return
     size = sum(step_memory(setup, shape, accumulate=accumulate) or ())
     if size > budget:
-        sizes = " x ".join(map(str, shape))
+        rows, source, target = shape
         raise InputError(
-            f"a microbatch of {sizes} positions takes {in_gib(size)} on each device, "
-            f"which has {in_gib(budget)}; lower training.tokens_per_microbatch or set "
+            f"an update with {rows:,} rows of {source} source and {target} target "
+            f"tokens takes {in_gib(size)} on each device, and {in_gib(budget)} are "
+            "available; lower training.tokens_per_microbatch or set "
             "training.rematerialise=True: `jaxformer check --memory_gib=0` finds the "
             "largest that fits"
         )

@@ -198,11 +198,15 @@ class TrainStep:
         ) -> Gradients:
             return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
-        self._freeze = config.freeze
+        self._freeze, self._scalar = config.freeze, shardings and shardings.step
         placed = {"out_shardings": shardings and (shardings, None)}
+        summed = shardings and Gradients(
+            LossSums(*[shardings.step] * len(LossSums._fields)),
+            trainable(shardings.params, config.freeze),
+        )
         self._update = jax.jit(update, donate_argnums=0, **placed)
-        self._differentiate = jax.jit(differentiate)
-        self._accumulate = jax.jit(accumulate, donate_argnums=0)
+        self._differentiate = jax.jit(differentiate, out_shardings=summed)
+        self._accumulate = jax.jit(accumulate, donate_argnums=0, out_shardings=summed)
         self._apply = jax.jit(apply, donate_argnums=0, **placed)
 
     def lower(
@@ -214,7 +218,7 @@ class TrainStep:
         """
         if not accumulate:
             return self._update.lower(state, batch)
-        scalar = jax.ShapeDtypeStruct((), jnp.float32)
+        scalar = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._scalar)
         changed = trainable(state.params, self._freeze)
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), changed)
         if batch is None:

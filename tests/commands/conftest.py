@@ -8,6 +8,7 @@ import contextlib
 import functools
 import io
 import json
+import os
 import random
 import shutil
 import sys
@@ -139,13 +140,16 @@ def command(own_logging) -> Command:
         read = io.BytesIO(given)
         read.isatty = lambda: is_terminal
         out = io.TextIOWrapper(io.BytesIO(), "ascii")  # of a poor locale
-        out.isatty = read.isatty
         err = io.StringIO()
+        out.isatty = err.isatty = read.isatty
+        err.fileno = lambda: 2
+        size = os.terminal_size((100, 40))
         with (
             own_logging(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, "stdin", io.TextIOWrapper(read)),
+            mock.patch.object(os, "get_terminal_size", return_value=size),
         ):
             folder = [] if workdir is None else [f"--workdir={workdir}"]
             code = main(["jaxformer", f"--mode={mode}", *folder, *flags])

@@ -3,13 +3,14 @@
 import re
 import signal
 
+import jax
 import numpy as np
 import pytest
 
 from jaxformer.evaluation.evaluator import Evaluator
 from jaxformer.runs import job, validation
 from jaxformer.runs.run import open_run
-from jaxformer.training import sharding
+from jaxformer.training import memory, sharding
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.log import encode
 from tests.commands.runs import config_flags, last_state, losses, metrics, saved_steps
@@ -80,8 +81,9 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     text = "".join(map(encode, [*reports, first, last]))
     (own_run / "metrics.jsonl").write_text(text[:-30])
     answer = command("train", workdir=own_run)  # neither config nor text
-    assert "it has ended, and is only scored; raise training.steps" in answer.err
-    assert f"translates: jaxformer translate {own_run}" in answer.err
+    assert "ended, and is only scored; to continue, raise training.steps" in answer.err
+    assert f"to translate:\n  jaxformer translate {own_run}\n" in answer.err
+    assert not jax.config.read("jax_cpu_enable_async_dispatch")
     assert answer.result == trained.answer.result | {"tokens_per_second": 0}
     assert saved_steps(own_run) == saved_steps(trained.workdir)
     fields = "params", "opt_state"
@@ -113,6 +115,22 @@ def test_other_values_of_the_updates_are_told_and_recorded_if_any_is_left(
     answer = command("train", *changes, more, workdir=own_run)
     assert f"{said} {before.model.dropout} to 0.3, " in answer.err
     assert open_run(own_run).config.model.dropout == 0.3
+
+
+def test_a_terminal_gets_no_json(command, own_run):
+    answer = command("train", workdir=own_run, is_terminal=True)
+    assert (answer.code, answer.out) == (0, b"")
+
+
+def test_an_update_that_does_not_fit_is_refused_before_the_first_alone(
+    command, own_run, toy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(memory, "require_memory", lambda _: None)
+    monkeypatch.setattr(memory, "device_budget", lambda _: 2**20)
+    more = config_flags("training", steps=101)
+    refused = command("train", *toy.flags, *more, workdir=tmp_path).complaint
+    assert re.match(r"an update with \d+ rows of 32 source and 32 target", refused)
+    assert command("train", *more, workdir=own_run).result["step"] == 101
 
 
 def test_a_finished_run_whose_result_cannot_be_evaluated_loses_nothing(

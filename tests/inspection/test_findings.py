@@ -91,23 +91,30 @@ def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, con
     config = replace(config, drop=("copy",), character_coverage=0.9999)
     assert said(corpus, config) == [
         "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60: raise it",
-        f"train: 16 pairs of 1,500, 1%, are dropped as blank: {LINES}",
+        f"train: 16 pairs of 1,500, 1%, are dropped as empty: {LINES}",
         "test: 4 pairs of 50 with target words unknown to the tokeniser: set "
         f"data.character_coverage=1, or {LINES}",
-        "test: 3 pairs of 50 that train has too: remove them from train, by the texts "
-        "in --output=findings.tsv",
+        "test: 3 pairs of 50 that train has too: remove these pairs from train; "
+        "--output=findings.tsv lists their texts",
         "train: 2 pairs of 1,500 with a side that was decoded wrongly: set "
         "data.drop=copy,mojibake",
         "train: 1 pair of 1,500 with source and target swapped: set "
         "data.drop=copy,swapped",
     ]
+    lost["copy"] = 151
+    assert f"train: 151 pairs of 1,500, 10%, are dropped as copy: {LINES}" in said(
+        corpus, config
+    )
+    given = replace(config, tokenizer="own.model")  # which has no key
+    assert f"unknown to the tokeniser: {LINES}" in "".join(said(corpus, given))
+    lost["copy"] = 3
     text = describe(corpus, config, warnings(corpus, config))
     assert text.startswith("corpus      6 warnings\n            - train: 225 pairs of")
-    assert "to drop all of these kinds, set data.drop=copy,mojibake,swapped\n" in text
-    assert " train: preparing drops 225 too_long, 16 empty, 15 ratio, 3 copy\n" in text
+    assert "from train, set data.drop=copy,mojibake,swapped\n" in text
+    assert " train: preparing drops 225 too long, 16 empty, 15 ratio, 3 copy\n" in text
 
 
-def test_what_preparing_drops_is_neither_a_warning_nor_listed(clean, config):
+def test_what_preparing_drops_is_no_warning(clean, config):
     kinds = {
         "swapped": "swapped", "source_in_neither": "language", "quotes": "quotes",
         "mojibake": "mojibake", "source_blank": "", "pair_repeated": "",
@@ -116,7 +123,7 @@ def test_what_preparing_drops_is_neither_a_warning_nor_listed(clean, config):
     for count in range(5):
         drop = replace(config, drop=tuple(kinds.values())[:count])
         assert len(said(corpus, drop)) == 4 - count
-        assert describe(corpus, drop, []).count("train: 90 pairs") == 4 - count
+        assert describe(corpus, drop, []).count(", dropped:") == 2 + count
 
 
 def test_examples_are_quoted_and_listed_with_their_lines(clean, config):

@@ -247,7 +247,7 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     assert [reply.result().status for reply in waiting] == [200, 200]
     server.until(lambda: server.ask("/ready").values == about)
     server.until(lambda: "compiled for 4 sizes in" in caplog.text)
-    assert "compiling: 3 of 4 sizes of batch, 0 s left" in caplog.messages
+    assert "compiling: 3 of 4 programs, 0 s left" in caplog.messages
 
 
 def test_languages_are_named_as_in_html(serve):
