@@ -18,7 +18,6 @@ import keyword
 import logging
 import os
 import sys
-import textwrap
 import threading
 import time
 import traceback
@@ -31,9 +30,11 @@ from jaxformer.commands import command_line
 from jaxformer.commands.flags import COMMANDS
 from jaxformer.system.allocator import keep_memory
 from jaxformer.system.errors import (
+    EXIT_INTERRUPTED,
     EXIT_LOST,
     InputError,
     LostConnectionError,
+    broken,
     printable,
 )
 from jaxformer.system.supervisor import may_have_peers, supervised
@@ -41,7 +42,6 @@ from jaxformer.system.supervisor import may_have_peers, supervised
 logger = logging.getLogger("jaxformer")
 
 EXIT_MISTAKE = 2  # of the user
-EXIT_INTERRUPTED = 130
 # Commands that run a model for a limited time; a server would hold its largest memory.
 KEEPING_MEMORY = (
     "train", "reproduce", "translate", "translate_corpus", "evaluate", "score",
@@ -113,7 +113,7 @@ def main(
     gc.set_threshold(GARBAGE_THRESHOLD)
 
     def complain(what: object) -> None:
-        print(f"jaxformer: {what}", file=sys.stderr, flush=True)
+        print(broken(f"jaxformer: {what}"), file=sys.stderr, flush=True)
 
     try:
         try:
@@ -148,7 +148,8 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             raise InputError(f"jaxformer {mode} runs in one process; {why}")
         reads = mode in ("translate", "visualize") and arguments.flags["source"] is None
         if reads and sys.stdin.isatty():
-            logger.info("Type a sentence and press Enter; Ctrl-D ends.")
+            several = " (several: --split_sentences)" * (mode == "translate")
+            logger.info("Type a sentence%s and press Enter; Ctrl-D ends.", several)
         if mode != "serve":  # which counts its compiles itself
             reported.enter_context(progress.compiles_reported())
         if mode not in ("serve", "translate", "visualize"):  # may wait for input
@@ -163,6 +164,8 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             # JSON has no NaN and no infinity: null.
             finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
             text = with_urls(json.dumps(finite), lambda name: json.dumps(name)[1:-1])
+            if sys.stdout.isatty() and not arguments.flags.get("json"):
+                text = "\n".join(f"{key}: {value}" for key, value in finite.items())
             print(text, flush=True)
         processes.leave()
     except InputError as error:
@@ -234,20 +237,7 @@ class _Formatter(logging.Formatter):
                 for each in record.args
             )
         lines = with_urls(super().format(shown)).split("\n")
-        return "\n".join(map(_broken, map(printable, lines)))
-
-
-def _broken(line: str) -> str:
-    """Break a line between words where the terminal would break it anywhere."""
-    width = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
-    is_command = line.lstrip().startswith("jaxformer ")  # to be copied
-    if not width or len(line) <= width or is_command:
-        return line
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+        return "\n".join(map(broken, map(printable, lines)))
 
 
 def _start_logging(processes: ModuleType, last_line: logging.Filter) -> None:

@@ -100,10 +100,12 @@ def parse(argv: Sequence[str]) -> Arguments:
         given["workdir"] = _read(FLAGS["workdir"], words.pop(0))
     if words:
         hint = f"other values need a flag, see jaxformer {mode} --help"
-        for name in ("source", "compare"):  # the latter if a command has both
-            is_file = name == "compare" or not Path(words[0]).is_dir()
-            if name in command.flags and is_file:
-                hint = f"did you mean --{name}={words[0]}?"
+        both = str(given["workdir"]), words[0]
+        file = next((word for word in both if not Path(word).is_dir()), None)
+        if file and "source" in command.flags:
+            hint = f"did you mean --source={file}?"
+        if "compare" in command.flags:
+            hint = f"did you mean --compare={words[0]}?"
         raise InputError(
             f"{words[0]!r} is one word too many: jaxformer {mode} takes one run; {hint}"
         )
@@ -177,7 +179,9 @@ def _words_among(unknown: Sequence[str]) -> list[str]:
         known = [f"--{known}" for known in ("config", "mode", *FLAGS)]
         if "." in flag:
             raise InputError(f"there is no flag {flag}; keys are --config.SECTION.KEY")
-        hint = did_you_mean(flag, known, "see jaxformer COMMAND --help")
+        longer = [each for each in known if each.startswith(f"{flag}_")]
+        otherwise = f"did you mean {longer[0]}?" if longer else "see --help"
+        hint = did_you_mean(flag, known, otherwise)
         raise InputError(f"there is no flag {flag}{hint}")
     return [*unknown]
 

@@ -106,7 +106,7 @@ def _notes(corpus: Described, config: DataConfig, found: list[Finding]) -> list[
     lines, droppable = [], [each for each in found if "data.drop=" in each.cure]
     if droppable[1:]:
         every = config.dropping(*(KINDS[each.kind][2] for each in droppable))
-        lines = [f"to drop all of these kinds from train, set {every}"]
+        lines = [f"set {every} to drop {len(droppable)} of these from train"]
     for name, split in corpus["splits"].items():
         if any(split.get("dropped", {}).values()):
             counts = CorpusReport(dropped=split["dropped"]).reasons.replace("_", " ")
@@ -137,6 +137,10 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
         for kind, found in split["findings"].items():
             for index in found["at"]:
                 kinds[index].append(kind)
+        for each in corpus["splits"].values():
+            for kind, found in each["findings"].items():
+                for index in found["train_at"].get(name, ()):
+                    kinds[index].append(kind)
         _, part, data = config.texts[name]
         pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
         for index, pair in enumerate(pairs):
@@ -183,9 +187,8 @@ def _describe_findings(corpus: Described, config: DataConfig) -> Iterator[str]:
 def without_text(corpus: object) -> object:
     """Return a copy without quotations and indices, for a line of JSON."""
     if isinstance(corpus, dict):
-        return {
-            k: without_text(v) for k, v in corpus.items() if k not in ("text", "at")
-        }
+        own = corpus.keys() - {"text", "at", "train_at"}
+        return {key: without_text(corpus[key]) for key in corpus if key in own}
     return [*map(without_text, corpus)] if isinstance(corpus, list) else corpus
 
 
@@ -196,10 +199,7 @@ def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
         for name, split in corpus["splits"].items():
             found, cure = split["findings"].get(kind, {"pairs": 0}), _CORRECT
             if kind.endswith("_overlap"):
-                cure = (
-                    "remove these pairs from train; --output=findings.tsv lists their "
-                    "texts"
-                )
+                cure = "remove the lines of train listed in --output=findings.tsv"
             elif (
                 kind.endswith("_unknown")
                 and config.character_coverage < 1
@@ -218,7 +218,8 @@ def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
                 labels = list(found["labels"].items())[:3]
                 if labels and not kind.endswith("_repeated"):
                     most = (f"{each['pairs']:,} {label}" for label, each in labels)
-                    title += f" ({', '.join(most)})"
+                    more = ", ..." if len(found["labels"]) > len(labels) else ""
+                    title += f" ({', '.join(most)}{more})"
                 yield Finding(title, cure, count, pairs, kind, found)
 
 

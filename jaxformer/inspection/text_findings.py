@@ -221,6 +221,7 @@ def _describe(
 ) -> Described:
     """Convert a split to JSON, with its overlap with train and the texts to quote."""
     overlaps: dict[str, dict[int, tuple[int, Split]]] = {}
+    in_train: dict[str, dict[str, list[int]]] = {}  # the pairs of train, by split
     for side, hashes in split.hashes.items() if name not in trains and trains else ():
         kind = f"{side}_overlap"
         overlaps[kind] = {
@@ -230,6 +231,11 @@ def _describe(
         }
         for index in overlaps[kind]:
             split.findings[kind].add(index)
+        shared = hashes[[*overlaps[kind]]]
+        in_train[kind] = {
+            each: np.flatnonzero(np.isin(train.hashes[side], shared)).tolist()
+            for each, train in trains.items()
+        }
     findings = [*split.findings.values()]
     findings += [label for found in findings for label in found.labels.values()]
     quoted = {index for found in findings for index in found.indices()}
@@ -251,7 +257,8 @@ def _describe(
             side: {"words": dict(sorted(split.words[side].items()))} for side in SIDES
         },
         "findings": {
-            kind: found.describe(partial(example, kind=kind)) | {"at": [*found.at]}
+            kind: found.describe(partial(example, kind=kind))
+            | {"at": [*found.at], "train_at": in_train.get(kind, {})}
             for kind, found in split.findings.items()
         },
     }

@@ -193,6 +193,12 @@ def largest_shape(model: Model, plan: Plan) -> Shape:
 def warn_of_plan(run: Run, plan: Plan) -> None:
     """Warn of very many epochs, and of updates that are not as large as asked for."""
     training, multiple = run.config.training, run.config.batches.row_multiple
+    update, part = training.tokens_per_update, training.tokens_per_microbatch
+    if part > update:
+        raise InputError(
+            f"training.tokens_per_microbatch={part} is more than an update, which has "
+            f"training.tokens_per_update={update}; lower it"
+        )
     if (epochs := plan.epochs(training.steps)) > _MANY_EPOCHS:
         logger.warning(
             "training.steps=%s are %s epochs of this text: a smaller model and fewer "
@@ -277,6 +283,7 @@ def _read_choice(checkpoints: Checkpoints, which: str, field: str) -> Parameters
                     f"no checkpoint in {checkpoints.directory} has a score yet; use "
                     "the checkpoint latest"
                 )
+            logger.info("using the best checkpoint: step %d", step)
         case [number] if _is_count(number):
             step = int(number)
         case _:

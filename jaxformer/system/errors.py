@@ -1,10 +1,14 @@
-"""The exceptions for wrong user input, and the hint that ends many of its messages."""
+"""The exceptions for wrong user input, and how messages are written."""
 
 import difflib
+import os
 import re
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+EXIT_INTERRUPTED = 130
 EXIT_LOST = 3  # of a connection or another process: the same command may go on
 _SAME_WORD = 0.75  # ratio of difflib, at least
 
@@ -63,6 +67,19 @@ def packages_of(extra: str) -> Iterator[None]:
             f"the package {error.name or error} is not installed; run: pip install "
             f"'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
         ) from error
+
+
+def broken(line: str) -> str:
+    """Break a line between words where the terminal would break it anywhere."""
+    width = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
+    is_command = line.lstrip().startswith("jaxformer ")  # to be copied
+    if not width or len(line) <= width or is_command:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

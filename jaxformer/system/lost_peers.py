@@ -13,7 +13,7 @@ from typing import NoReturn
 import jax
 from jax.experimental import multihost_utils
 
-from jaxformer.system.errors import EXIT_LOST, printable
+from jaxformer.system.errors import EXIT_LOST, broken, printable
 from jaxformer.system.supervisor import explain_abort
 
 WATCH_SECONDS = 1.0  # between two checks of which processes are alive
@@ -36,7 +36,7 @@ class Peers:
     def complain(self, what: object) -> None:
         """Print in one line what went wrong, and in which of several processes."""
         line = printable(f"jaxformer: {self.name}{what}")
-        print(line, file=sys.stderr, flush=True)
+        print(broken(line), file=sys.stderr, flush=True)
 
     def end(self, what: str, seconds: float = 0.0) -> NoReturn:
         """Complain and end this process after `seconds`, even in a blocking call."""

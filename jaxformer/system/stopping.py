@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from jax.experimental import multihost_utils
 
 from jaxformer.system import processes, progress
-from jaxformer.system.errors import StoppedError
+from jaxformer.system.errors import EXIT_INTERRUPTED, StoppedError
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +67,24 @@ class StopRequests:
         self.signal = self.signal or signal.Signals(number).name
         if number == signal.SIGINT and not first:
             raise KeyboardInterrupt
-        logger.warning("%s: stopping at the next step", self.signal)
+        again = "; Ctrl-C again ends at once, unsaved" * (number == signal.SIGINT)
+        logger.warning("%s: stopping at the next step%s", self.signal, again)
         if processes.are_several():  # tell JAX, which waits for SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _end_at_second(self, signals: int) -> None:
+        """End the process at a second Ctrl-C within one program of a CPU.
+
+        Python calls its handlers between programs. `signals` is a pipe of their
+        numbers; returns when it is closed.
+        """
+        count = 0
+        with open(signals, "rb", buffering=0) as numbers:
+            while number := numbers.read(1):
+                count += number[0] == signal.SIGINT
+                if count > 1 and self.signal is None:
+                    print("\njaxformer: interrupted", file=sys.stderr, flush=True)
+                    os._exit(EXIT_INTERRUPTED)
 
 
 @contextmanager
@@ -111,9 +127,17 @@ def stop_requests() -> Iterator[StopRequests]:
     if threading.current_thread() is not threading.main_thread():
         numbers = []  # Python handles signals in the main thread alone
     before = {number: signal.signal(number, requests._note) for number in numbers}
+    pipe = os.pipe()
+    os.set_blocking(pipe[1], False)
+    earlier_pipe = signal.set_wakeup_fd(pipe[1]) if numbers else None
+    watch = threading.Thread(target=requests._end_at_second, args=pipe[:1], daemon=True)
+    watch.start()
     try:
         with progress.checked(requests._check_progress):
             yield requests
     finally:
+        if numbers:
+            signal.set_wakeup_fd(earlier_pipe)
+        os.close(pipe[1])
         for number, earlier in before.items():
             signal.signal(number, earlier)

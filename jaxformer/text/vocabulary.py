@@ -145,8 +145,8 @@ class VocabularySamples:
         for side, most in sizes.items():
             if most < size:
                 log.warning(
-                    "data.vocab_size=%d is too large for the %stext; set "
-                    "data.vocab_size=%d or less", size, side, most,
+                    "data.vocab_size=%d is too large for the %stext, which gets %d "
+                    "ids; docs/model_size.md says how many suit it", size, side, most,
                 )  # fmt: skip
         return tokenizer
 

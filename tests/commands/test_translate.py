@@ -45,7 +45,7 @@ def test_every_line_is_translated_and_their_order_is_kept(use, toy, expected):
 
 
 def test_a_person_at_a_terminal_is_told_what_to_do(use, toy, tmp_path):
-    said = "Type a sentence and press Enter; Ctrl-D ends.\n"
+    said = " and press Enter; Ctrl-D ends.\n"
     (tmp_path / "one").write_text("bo\n")
     file, page = f"--source={tmp_path / 'one'}", f"--output={tmp_path / 'page.html'}"
     for mode, flags, is_terminal, is_told in [

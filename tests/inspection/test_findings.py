@@ -94,8 +94,8 @@ def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, con
         f"train: 16 pairs of 1,500, 1%, are dropped as empty: {LINES}",
         "test: 4 pairs of 50 with target words unknown to the tokeniser: set "
         f"data.character_coverage=1, or {LINES}",
-        "test: 3 pairs of 50 that train has too: remove these pairs from train; "
-        "--output=findings.tsv lists their texts",
+        "test: 3 pairs of 50 that train has too: remove the lines of train listed in "
+        "--output=findings.tsv",
         "train: 2 pairs of 1,500 with a side that was decoded wrongly: set "
         "data.drop=copy,mojibake",
         "train: 1 pair of 1,500 with source and target swapped: set "
@@ -110,7 +110,7 @@ def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, con
     lost["copy"] = 3
     text = describe(corpus, config, warnings(corpus, config))
     assert text.startswith("corpus      6 warnings\n            - train: 225 pairs of")
-    assert "from train, set data.drop=copy,mojibake,swapped\n" in text
+    assert "set data.drop=copy,mojibake,swapped to drop 2 of these from train\n" in text
     assert " train: preparing drops 225 too long, 16 empty, 15 ratio, 3 copy\n" in text
 
 

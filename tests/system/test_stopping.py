@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -29,7 +30,29 @@ def test_a_signal_is_a_request_to_stop(number, caplog, request):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(number) is before
-    assert caplog.messages[0] == f"{number.name}: stopping at the next step"
+    assert caplog.messages[0].startswith(f"{number.name}: stopping at the next step")
+
+
+LONG = """
+import numpy as np
+from jaxformer.system.stopping import stop_requests
+with stop_requests():
+    print("ready", flush=True)
+    np.ones((9000, 9000)) @ np.ones((9000, 9000))  # Python calls no handler meanwhile
+"""
+
+
+def test_a_second_interrupt_ends_a_program_that_runs():
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    time.sleep(0.5)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, b"\njaxformer: interrupted\n")
 
 
 def test_another_thread_takes_no_signals():

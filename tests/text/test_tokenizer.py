@@ -200,18 +200,19 @@ def test_sources_and_targets_are_drawn_each_by_itself_and_without_tags(seed):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_size_beyond_the_text_is_reduced_with_the_size_to_set(config, caplog, shared):
+def test_a_size_beyond_the_text_is_reduced(config, caplog, shared):
     """For each of two: a target of 14 ids, 4 reserved and 10 of "▁abc"."""
     config = replace(config, vocab_size=5000, shared_vocabulary=shared)
     samples = VocabularySamples(config)
     samples.add(0, [("ab ab", "abc")], "")
     assert samples.train().largest_vocab_size == 14
     large = "data.vocab_size=5000 is too large for the "
-    expected = [f"{large}text; set data.vocab_size=14 or less"]
+    suit = "ids; docs/model_size.md says how many suit it"
+    expected = [f"{large}text, which gets 14 {suit}"]
     if not shared:
         expected = [
-            f"{large}source text; set data.vocab_size=10 or less",
-            f"{large}target text; set data.vocab_size=14 or less",
+            f"{large}source text, which gets 10 {suit}",
+            f"{large}target text, which gets 14 {suit}",
         ]
     assert caplog.messages == expected
 
