@@ -1,7 +1,6 @@
 """Run the API with uvicorn until it is asked to stop."""
 
 import asyncio
-import errno
 import logging
 import math
 import signal
@@ -32,14 +31,10 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            raise InputError(
-                f"port {port} of {host} is in use; choose another, or 0 for any that "
-                "is free"
-            ) from error
+        reason = error.args[-1].partition(" (while")[0]  # repeats the address
         raise InputError(
-            f"cannot listen on host {host}, port {port} ({error.args[-1]}); choose an "
-            "address of this machine and another port, or port 0 for any that is free"
+            f"cannot listen on host {host}, port {port} ({reason}); choose an address "
+            "of this machine and another port, or port 0 for any that is free"
         ) from error
 
 

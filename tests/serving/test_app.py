@@ -246,7 +246,7 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     server.translator.more.set()
     assert [reply.result().status for reply in waiting] == [200, 200]
     server.until(lambda: server.ask("/ready").values == about)
-    server.until(lambda: "compiled for 4 sizes in" in caplog.text)
+    server.until(lambda: "compiled 4 programs in" in caplog.text)
     assert "compiling: 3 of 4 programs, 0 s left" in caplog.messages
 
 
@@ -371,8 +371,9 @@ def test_a_port_that_cannot_be_opened_is_an_input_error():
             ("a" * 70, 0, "label"),
             ("192.0.2.1", 0, "assign"),
             ("127.0.0.1", 65536, "65535"),
-            ("127.0.0.1", opened.getsockname()[1], "in use"),
+            ("127.0.0.1", opened.getsockname()[1], "in use)"),
         ):
+            reason = reason.replace(")", r"\)")
             message = f"host {host}, port {port} .*{reason}.*; choose .* another port"
             with pytest.raises(InputError, match=message):
                 listen(host, port)
