@@ -45,8 +45,10 @@ def test_findings_are_text():
 @pytest.mark.slow
 def test_charts_draw_every_sentence(browser, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(make_page([], {}))
-    browser.open(page)
+    page.write_text(make_page(["set data.drop=" + 20 * "entities,"], {}))
+    with browser.seen_by(width=390):
+        browser.open(page)
+        assert browser.run("document.documentElement.scrollWidth") <= 390
     charts = ["train-words", "train-pieces"]
     assert browser.read("[data-chart]:has(svg)", "each.dataset.chart") == charts
     drawn = browser.run("specs['train-words'].data.values")
