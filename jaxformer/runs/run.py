@@ -194,9 +194,9 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
     """Warn of very many epochs, and of updates that are not as large as asked for."""
     training, multiple = run.config.training, run.config.batches.row_multiple
     update, part = training.tokens_per_update, training.tokens_per_microbatch
-    if part > update:
+    if part > 2 * update:
         raise InputError(
-            f"training.tokens_per_microbatch={part} is more than an update, which has "
+            f"training.tokens_per_microbatch={part} is far more than an update has, "
             f"training.tokens_per_update={update}; lower it"
         )
     if (epochs := plan.epochs(training.steps)) > _MANY_EPOCHS:
@@ -213,8 +213,8 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
     made *= plan.microbatches_per_update
     if abs(made - wanted) > 0.05 * wanted:
         logger.warning(
-            "an update of %s has %s positions a side, one of a single microbatch %s; "
-            "choose another training.tokens_per_microbatch",
+            "an update of %s has %s positions a side, and not %s as asked for; choose "
+            "another training.tokens_per_microbatch",
             counted(plan.microbatches_per_update, "microbatch"), f"{made:,}",
             f"{wanted:,}",
         )  # fmt: skip

@@ -120,6 +120,13 @@ def test_other_values_of_the_updates_are_told_and_recorded_if_any_is_left(
 def test_a_terminal_gets_no_json(command, own_run):
     answer = command("train", workdir=own_run, is_terminal=True)
     assert (answer.code, answer.out) == (0, b"")
+    prepared = command("prepare", workdir=own_run, is_terminal=True)
+    assert re.fullmatch(rb"(\w+: .+\n)+", prepared.out)
+    large = "--config.training.tokens_per_microbatch=10000"
+    assert (
+        "is far more than an update has"
+        in command("train", large, workdir=own_run).complaint
+    )
 
 
 def test_an_update_that_does_not_fit_is_refused_before_the_first_alone(
