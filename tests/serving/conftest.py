@@ -27,7 +27,7 @@ LAYERS, HEADS, BEAM = 3, 4, 4  # of the decoder
 ENCODER_LAYERS = 2
 EXAMPLES = ["a dog runs", "<i>two cats"]
 LIMITS = {
-    "max_request_pieces": 200, "max_batch": 4, "max_queue": 1000,
+    "max_request_pieces": 200, "max_queue": 1000,
     "request_timeout": 10.0, "shutdown_timeout": 10.0,
 }  # fmt: skip
 
