@@ -223,14 +223,12 @@ class Workdir:
 
     def require_same_model(self, config: Config) -> None:
         """Raise InputError if a run with `config` cannot begin with this one."""
-        recorded = self.read_record().config.model.fixed()
-        own = config.model.fixed()
-        for key in recorded | own:
-            if recorded.get(key) != own.get(key):
+        for name, before, value in config.changes(self.read_record().config):
+            if name.startswith("model."):
                 raise InputError(
-                    f"{self.path} has model.{key}={recorded.get(key)!r}, and "
-                    f"this config says {own.get(key)!r}; use the run's value, or leave "
-                    "out --config to use all its values"
+                    f"{self.path} has {name}={before!r}, and this config says "
+                    f"{value!r}; use the run's value, or leave out --config to use all "
+                    "its values"
                 )
 
     def read_tokenizer(self, record: Record) -> Tokenizer:
