@@ -85,9 +85,7 @@ class FakeTranslator:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
         if not words:
             return 0, text, TextResult([Hypothesis("", 0.0, 0.0, 0)], [[]])
-        scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
-        if "infinite" in text:
-            scores = (-np.inf,)
+        scores = (-0.5, -1.5, -2.5)  # the search found one too few
 
         def found(text: str, best: str) -> list[Hypothesis]:
             source = tokens(text)
