@@ -233,7 +233,7 @@ MISTAKES = {
     ],
     "evaluate": [
         ("--source=short", "--source and --reference go together"),
-        ("--source=one --reference=short", "one has 1 line and short has 2; l"),
+        ("--source=one --reference=short", "one has 1 line but short has 2: l"),
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--source=one --reference=blank", "all references of the text to evaluate"),
