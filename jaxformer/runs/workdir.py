@@ -213,7 +213,7 @@ class Workdir:
             if name in _PATHS and before and realpath(before) == realpath(value):
                 continue
             if name == "data.tokenizer" and are_files(value):
-                given = load_given(value, is_shared=config.data.shared_vocabulary)
+                given = load_given(config.data)
                 if given.hash == record.tokenizer["sha256"]:
                     continue
             raise InputError(
@@ -249,11 +249,10 @@ class Workdir:
         own, given = self.tokenizer_file, config.data.tokenizer
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
-            is_shared = config.data.shared_vocabulary
             settings = self.open_corpus(record).report["settings"] if given else {}
             # A file removed since is not needed; a name that was not used is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
-            return None if is_same else load_given(given, is_shared=is_shared)
+            return None if is_same else load_given(config.data)
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             theirs = run.read_record()
@@ -267,8 +266,7 @@ class Workdir:
                     "direction"
                 )
         elif given:
-            is_shared = config.data.shared_vocabulary
-            tokenizer = load_given(given, is_shared=is_shared)
+            tokenizer = load_given(config.data)
         elif not own.exists():
             return None
         else:
