@@ -321,7 +321,7 @@ class DataConfig(Section, name="data"):
     def pairs_of(self, split: str) -> int:
         """The pairs of a split of a built-in corpus. Raises InputError."""
         given = getattr(self, split)
-        if not re.fullmatch(r"\d{1,9}", given, re.ASCII):
+        if not re.fullmatch(r"0*[1-9]\d{0,8}", given, re.ASCII):
             raise InputError(
                 f"data.{split} is {given!r}; a built-in corpus takes a number of pairs"
             )

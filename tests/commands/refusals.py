@@ -122,7 +122,7 @@ MISTAKES = {
         ("--workdir=edited", "edited/config.json is damaged or was"),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
         ("--workdir=new --config=demo --config.data.dev=0",
-         "the dev split is empty; change data.dev"),
+         "data.dev is '0'; a built-in corpus takes a number of pairs"),
         ("--workdir=given --config=demo --config.data.vocab_size=10",
          "given/tokenizer.model cannot be used: it has 11 ids, more than data.vocab"),
         ("--workdir=new --init_from=run --config.model.d_ff=48",
