@@ -23,7 +23,6 @@ class AnyTokenizer(Protocol):
     source_vocab_size: int  # of sources, which may have a vocabulary of their own
     source_model: bytes  # a SentencePiece model, as in its file
     target_model: bytes  # the same one if both languages share it
-    renumbers: bool  # whether ids differ from those of the SentencePiece models
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each source sentence into ids, EOS last."""

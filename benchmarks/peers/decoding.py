@@ -18,7 +18,6 @@ class Numbers:
     """A tokeniser whose sentences are numbers, each of which is an id."""
 
     source_model = target_model = b"no SentencePiece model"
-    renumbers = False
 
     def __init__(self, vocabulary: int) -> None:
         self.vocab_size = self.source_vocab_size = vocabulary

@@ -19,9 +19,9 @@ from jax.experimental import topologies
 
 from jaxformer.accelerators.chips import KNOWN, Topology
 from jaxformer.accelerators.estimate import (
+    UNKNOWN,
     Compiled,
     Exchange,
-    Memory,
     ProgramFacts,
     Work,
 )
@@ -125,8 +125,8 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
         if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
             raise
         needed = int(float(used[1]) * _UNITS[used[2]])
-        return ProgramFacts(needed, Memory(), 0.0, Counter(), {}, Counter(), False)
-    seconds, memory = time.monotonic() - start, Memory(*memory_of(compiled))
+        return ProgramFacts(needed, UNKNOWN, 0.0, Counter(), {}, Counter(), False)
+    seconds, memory = time.monotonic() - start, memory_of(compiled)
     text = compiled.as_text()
     program, parts, exchanged = Program(text), Counter(), {}
     for operation, cycles in program.cycles().items():

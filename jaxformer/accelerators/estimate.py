@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from jaxformer.accelerators.chips import Topology
 from jaxformer.config.sections import Config
 from jaxformer.system.errors import InputError
+from jaxformer.training.memory import StepMemory
 
 Figures = dict[str, Any]  # of an estimate, as jaxformer check prints them in JSON
+UNKNOWN = StepMemory(None, None, None)
 
 # By platform: the modules of its compiler, of which one is enough, and the extra.
 COMPILERS = {
@@ -45,14 +47,6 @@ class Work(NamedTuple):
     tokens: float  # target tokens of an update
 
 
-class Memory(NamedTuple):
-    """Bytes on each device by kind; None for a program that does not fit."""
-
-    arguments: int | None = None
-    temporary: int | None = None
-    outputs: int | None = None
-
-
 class Exchange(NamedTuple):
     """What a device sends by the collectives of one kind and dtype."""
 
@@ -70,7 +64,7 @@ class ProgramFacts(NamedTuple):
     """What the text of a program and its compiler say of it."""
 
     needed: int  # bytes on each device: all that is known if it does not fit
-    memory: Memory
+    memory: StepMemory  # UNKNOWN if it does not fit
     compile_seconds: float
     parts: Counter[tuple[str, str]]  # cycles by `section`
     collectives: dict[tuple[str, str], Exchange]  # by kind and dtype

@@ -47,7 +47,6 @@ class Collective(NamedTuple):
     """An instruction by which devices exchange data."""
 
     kind: str
-    in_entry: bool  # else in a computation that is called, such as a loop's body
     arrays: tuple[tuple[str, tuple[int, ...]], ...]  # dtypes and shapes of its results
     group: int  # devices that exchange with one another; 0: all
     times: int  # that it runs
@@ -60,11 +59,6 @@ class Collective(NamedTuple):
     def bytes(self) -> int:
         """The size of the results on one device, each time it runs."""
         return sum(_BYTES[dtype] * math.prod(shape) for dtype, shape in self.arrays)
-
-    @property
-    def elements(self) -> int:
-        """Count the numbers that the results hold."""
-        return sum(map(math.prod, self.shapes))
 
     def sent(self, devices: int) -> float:
         """Bytes that a device sends by rings, all times; the program has `devices`."""
@@ -114,7 +108,7 @@ class Program:
     def collectives(self) -> list[Collective]:
         """List what devices exchange; an asynchronous collective is listed once."""
         found: dict[str, Collective] = {}
-        for each, times, in_entry in self._run(self._entry, fusions=True):
+        for each, times in self._run(self._entry, fusions=True):
             kind = each.opcode.removesuffix("-start")
             if kind not in _KINDS:
                 continue
@@ -129,13 +123,13 @@ class Program:
             if key in found:
                 times = min(times, found[key].times)
             group = _group_size(each)
-            found[key] = Collective(kind, in_entry, tuple(arrays), group, times)
+            found[key] = Collective(kind, tuple(arrays), group, times)
         return list(found.values())
 
     def kernels(self) -> Counter[str]:
         """Count the kernels of a GPU's program, those of libraries by their names."""
         found = Counter()
-        for each, times, _ in self._run(self._entry):
+        for each, times in self._run(self._entry):
             if each.opcode in ("fusion", "custom-call", "sort", "copy", "copy-start"):
                 library = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
                 kernel = each.attribute(library) or each.opcode.removesuffix("-start")
@@ -144,8 +138,8 @@ class Program:
 
     def _run(
         self, name: str, times: int = 1, inside: str = "", *, fusions: bool = False
-    ) -> Iterator[tuple[Instruction, int, bool]]:
-        """Yield each instruction, the times that it runs, and if it is in the entry.
+    ) -> Iterator[tuple[Instruction, int]]:
+        """Yield each instruction and the times that it runs.
 
         An instruction without an operation has that of the loop `inside` which it is.
         Within `fusions`, an all-reduce of which a share is kept is a reduce-scatter.
@@ -153,7 +147,7 @@ class Program:
         for each in self._computations[name]:
             if "/" not in each.operation:
                 each = each._replace(operation=inside)
-            yield each, times, name == self._entry
+            yield each, times
             if each.opcode == "fusion" and not fusions:
                 continue
             if re.search(r"calls=%?all-reduce-scatter", each.line):
@@ -162,12 +156,11 @@ class Program:
                         inner = inner._replace(
                             opcode="reduce-scatter", result=each.result
                         )
-                        yield inner, times, name == self._entry
+                        yield inner, times
                 continue
             repeats = times * (self._trips(each) if each.opcode == "while" else 1)
             for called in self._called(each):
-                inner = self._run(called, repeats, each.operation, fusions=fusions)
-                yield from ((found, count, False) for found, count, _ in inner)
+                yield from self._run(called, repeats, each.operation, fusions=fusions)
 
     def _called(self, each: Instruction) -> list[str]:
         """The computations that an instruction runs."""
@@ -202,7 +195,7 @@ class Program:
 
     def _cycles(self, name: str) -> Counter[str]:
         found = Counter()
-        for each, times, _ in self._run(name):
+        for each, times in self._run(name):
             if own := each.attribute(r'estimated_cycles":"(\d+)"'):
                 found[each.operation] += times * int(own)
         return found

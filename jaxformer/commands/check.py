@@ -6,6 +6,7 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 from jaxformer.config.data import DataConfig
@@ -15,7 +16,7 @@ from jaxformer.inspection.text_findings import Described
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import require_output, temporary_folder, write_atomically
+from jaxformer.system.files import require_output, write_atomically
 from jaxformer.system.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ def run(
         figures = check(config, Workdir(workdir), memory_gib, output)
     else:
         logger.info("check: the prepared text is kept only if a run is given")
-        with temporary_folder("jaxformer-check-") as folder:
-            figures = check(config, Workdir(folder), memory_gib, output)
+        with tempfile.TemporaryDirectory(prefix="jaxformer-check-") as folder:
+            figures = check(config, Workdir(Path(folder)), memory_gib, output)
     return figures
 
 

@@ -50,7 +50,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     optimizer, _ = make_optimizer(imported.optimizer, **sizes)
     params = jax.tree.map(jnp.asarray, checkpoint.params)
     state = fresh_state(params, optimizer, training)
-    models = [Tokenizer.load(file).content for file in checkpoint.models]
+    models = [Tokenizer.load(file).source_model for file in checkpoint.models]
     tokenizer = pack_tokenizer(*models, *checkpoint.vocabularies)
     with new_folder(workdir) as folder:
         made = Workdir(folder)

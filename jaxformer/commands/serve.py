@@ -39,9 +39,7 @@ def run(
         from jaxformer.serving.server import listen as open_port
     host, port = read_address(listen)
     # Large requests fill half of the queue, which then holds four of these.
-    limits = Limits(
-        max_queue // 8, max_batch, max_queue, request_timeout, request_timeout
-    )
+    limits = Limits(max_queue // 8, max_queue, request_timeout, request_timeout)
     names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
     for name in names:
         if not re.fullmatch(r"[a-z0-9._-]+|\*", name):

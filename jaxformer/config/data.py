@@ -302,7 +302,9 @@ class DataConfig(Section, name="data"):
         own: dict[tuple, str] = {}
         for name, data in datas.items():
             if data.has_text("dev"):
-                own.setdefault(data.dev_text, name)
+                values = vars(data)
+                text = tuple(values[k] for k in _OF_A_CORPUS if k not in _OTHER_TEXTS)
+                own.setdefault(text, name)
         names = [*own.values()] or [next(iter(datas))]  # reading it names the key
         return {name: datas[name] for name in names}
 
@@ -319,7 +321,7 @@ class DataConfig(Section, name="data"):
     def pairs_of(self, split: str) -> int:
         """The pairs of a split of a built-in corpus. Raises InputError."""
         given = getattr(self, split)
-        if not re.fullmatch(r"\d{1,9}", given, re.ASCII):
+        if not re.fullmatch(r"0*[1-9]\d{0,8}", given, re.ASCII):
             raise InputError(
                 f"data.{split} is {given!r}; a built-in corpus takes a number of pairs"
             )
@@ -336,14 +338,6 @@ class DataConfig(Section, name="data"):
             for name, data in texts.items()
         }
 
-    @property
-    def dev_text(self) -> tuple[str | tuple[str, ...], ...]:
-        """The values that say which the validation text is."""
-        return (
-            self.corpus, self.directory, self.dev, self.columns, self.source_language,
-            self.target_language, self.tag,
-        )  # fmt: skip
-
 
 _OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # corpora whose texts are paths
 # Keys that a corpus of `corpora` may have for itself.
@@ -351,6 +345,7 @@ _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
     "columns", "tag",
 )  # fmt: skip
+_OTHER_TEXTS = "train", "test"
 
 
 class SplitOf(NamedTuple):

@@ -110,10 +110,6 @@ def prepare(
     for name, sides in dev.items():
         pairs = [*zip(*sides, strict=True)]
         require_languages(pairs[:SAMPLE], "dev", config.parts[name].data)
-        if not pairs:
-            raise InputError(
-                f"the dev split {name and f'of {name} '}is empty; change data.dev"
-            )
     with new_folder(corpus, state=SURVEY) as partial:
         survey = survey_text(partial, config, dev, tokenizer, pipeline)
         if trained_text not in (None, survey.text):

@@ -2,13 +2,14 @@
 
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from jaxformer.remote.object_store import Store, together
-from jaxformer.system.files import entries, temporary_folder, url_of
+from jaxformer.system.files import entries, url_of
 from jaxformer.text.locations import open_bytes
 
 
@@ -32,9 +33,9 @@ class SharedFolder:
             self.path.mkdir(exist_ok=True)
             yield self.path
             return
-        with temporary_folder("jaxformer-shard-") as folder:
-            yield folder
-            together([(store.put, file, file.name) for file in folder.iterdir()])
+        with tempfile.TemporaryDirectory(prefix="jaxformer-shard-") as name:
+            yield Path(name)
+            together([(store.put, file, file.name) for file in Path(name).iterdir()])
 
     def names(self) -> list[str]:
         """Return the names of its files, sorted; none if it does not exist."""

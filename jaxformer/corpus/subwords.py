@@ -218,7 +218,7 @@ class SubwordDraw:
             drawn = (mix(place) >> np.uint64(32)) * choices >> np.uint64(32)
             chosen.append((plain, plain + 1 + drawn.astype(np.int64), counts))
             lengths.append(self._sums(side, chosen[-1][1], counts))
-        tagged = self._first_words(pairs) <= len(config.tags)
+        tagged = self.subwords.sides[0].words.firsts(pairs) <= len(config.tags)
         is_plain = (mix(keys) >> np.uint64(11)) * 2.0**-53 < self.share
         is_plain |= np.max(lengths, axis=0) > config.max_length
         is_plain |= breaks_ratio(np.array(lengths), tagged, config.max_ratio)
@@ -233,10 +233,6 @@ class SubwordDraw:
                 each = self._sums(side, drawn, counts)
             found.append((drawn, each))
         return found
-
-    def _first_words(self, pairs: np.ndarray) -> np.ndarray:
-        words = self.subwords.sides[0].words
-        return words.firsts(pairs)
 
     @staticmethod
     def _sums(side: Side, versions: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -40,10 +40,9 @@ def corpus_scores(
     """Score detokenised translations against one reference each.
 
     sacreBLEU's tokeniser is that of TOKENIZERS for the script of the target language,
-    and 13a for all other scripts. Raises InputError if the counts differ, if there is
-    no text, or if the tokeniser's package is not installed.
+    and 13a for all other scripts. Raises InputError if the tokeniser's package is not
+    installed.
     """
-    require_pairs(hypotheses, references)
     bleus = [make_bleu(target_language, lowercase=case) for case in (False, True)]
     found = []
     for metric in (*bleus, CHRF()):
@@ -91,7 +90,6 @@ def every_bleu(
     For scripts of TOKENIZERS only "sacreBLEU", also lower-cased, applies. Raises
     InputError as `corpus_scores` does.
     """
-    require_pairs(hypotheses, references)
     pair = hypotheses, references
     systems = [("sacreBLEU", {}, pair, "")]
     if language_and_script(target_language)[1] not in TOKENIZERS:
@@ -114,17 +112,6 @@ def every_bleu(
                     Score(name + case, value, f"{bleu.get_signature()}{note}")
                 )
     return scores
-
-
-def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Raise InputError unless there are translations, and a reference for each."""
-    if len(hypotheses) != len(references):
-        raise InputError(
-            f"there are {len(hypotheses):,} translations but {len(references):,} "
-            "references; give one reference for each translation, in the same order"
-        )
-    if not hypotheses:
-        raise InputError("there are no translations to score; the input is empty")
 
 
 def make_bleu(target_language: str, **options: str | bool) -> BLEU:

@@ -129,7 +129,7 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
             _set(layer.ffn, left, f"{path}/feed_forward", config)
         if config.norm_first:
             _set_norm(stack.layer_norm, left, f"{name}/norm")
-    parameters.require_none_left("CTranslate2", left)
+    assert not left, left  # `require_fields` has refused what would be
     return spec, positions
 
 

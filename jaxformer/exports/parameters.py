@@ -53,15 +53,6 @@ def require_fields(program: str, config: Section, allowed: dict[str, tuple]) -> 
             )
 
 
-def require_none_left(program: str, left: Mapping[str, object]) -> None:
-    """Raise InputError if a parameter is left that the format cannot hold."""
-    if left:
-        raise InputError(
-            f"{program} cannot hold this model's parameter {min(left)}; export to "
-            "another format"
-        )
-
-
 def write_tokenizer(folder: Path, tokenizer: AnyTokenizer) -> dict[str, str]:
     """Write the SentencePiece model, or two; return the names of source and target."""
     files = {"source": "sentencepiece.model", "target": "sentencepiece.model"}

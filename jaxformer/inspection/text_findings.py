@@ -93,7 +93,7 @@ class Split:
     """
 
     def __init__(self, parts: Iterable[TextPart], languages: Languages | None) -> None:
-        """Read the parts. Raises InputError as reading does, and if there is no pair.
+        """Read the parts. Raises InputError as reading does.
 
         Without `languages`, sentences in the wrong language are not searched for.
         """
@@ -109,8 +109,6 @@ class Split:
                     self.findings["header"].add(self.pairs)
                 self._inspect(chunk, languages)
                 self.pairs += len(chunk)
-        if not self.pairs:
-            raise InputError("a split holds no pair")
         for kind, values in self.hashes.items():
             self.hashes[kind] = values = np.frombuffer(values, np.int64)
             once = values.copy()  # a pair that occurs again repeats no other

@@ -39,6 +39,10 @@ class LinenModel:
         return self.config.dtype
 
     @property
+    def longest(self) -> int | None:
+        return self.config.longest
+
+    @property
     def network(self) -> nn.Module:
         fields = self.config, self.vocab_size, self.rematerialise
         return self.network_type(*fields, self.source_vocab_size)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from jaxformer.decoding.parts import tagged
 from jaxformer.runs.run import Run
-from jaxformer.system.errors import InputError, counted, did_you_mean
+from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.system.files import require_output
-from jaxformer.text.lines import COMPRESSED, read_lines
-from jaxformer.text.sources import Text, read_parts, read_split
+from jaxformer.text.lines import COMPRESSED
+from jaxformer.text.sources import Text, read_parallel, read_parts, read_split
 from jaxformer.tokens import AnyTokenizer
 
 
@@ -85,15 +85,9 @@ def read_text(
         else:
             text = Text(*read_split(this.config.data, kind))
         return this, text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
-    text = Text(list(read_lines(source)), list(read_lines(reference)))
-    if len(text.sources) != len(text.references):
-        raise InputError(
-            f"{source} has {counted(len(text.sources), 'line')} and {reference} "
-            f"has {len(text.references):,}; line N of one must translate line N of "
-            "the other"
-        )
+    sources, references = zip(*read_parallel(source, reference), strict=True)
     tag = tag or (this if slash else run).config.data.only_tag
-    text = text._replace(sources=with_tag(run.tokenizer, text.sources, tag))
+    text = Text(with_tag(run.tokenizer, sources, tag), [*references])
     if slash:
         return this, text
     used = {

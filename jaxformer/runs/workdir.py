@@ -73,12 +73,12 @@ class Workdir:
         Raises InputError if the store cannot be used, for a path that orbax reads as
         another one, and for links, pipes and devices in the folder.
         """
-        if not (url := url_of(path)):
-            _require_safe(path)
+        url = url_of(path)
         copy = copy_of(url, processes.index()) if url else copy_at(path)
         self._copy, self.mirror = copy, copy or LOCAL
         self.url = copy.store.url if copy else ""
         self.path = path = copy.path if copy else path
+        _require_safe(path)
         self.config_file = path / RECORD
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"
@@ -213,7 +213,7 @@ class Workdir:
             if name in _PATHS and before and realpath(before) == realpath(value):
                 continue
             if name == "data.tokenizer" and are_files(value):
-                given = load_given(value, is_shared=config.data.shared_vocabulary)
+                given = load_given(config.data)
                 if given.hash == record.tokenizer["sha256"]:
                     continue
             raise InputError(
@@ -223,14 +223,12 @@ class Workdir:
 
     def require_same_model(self, config: Config) -> None:
         """Raise InputError if a run with `config` cannot begin with this one."""
-        recorded = self.read_record().config.model.fixed()
-        own = config.model.fixed()
-        for key in recorded | own:
-            if recorded.get(key) != own.get(key):
+        for name, before, value in config.changes(self.read_record().config):
+            if name.startswith("model."):
                 raise InputError(
-                    f"{self.path} has model.{key}={recorded.get(key)!r}, and "
-                    f"this config says {own.get(key)!r}; use the run's value, or leave "
-                    "out --config to use all its values"
+                    f"{self.path} has {name}={before!r}, and this config says "
+                    f"{value!r}; use the run's value, or leave out --config to use all "
+                    "its values"
                 )
 
     def read_tokenizer(self, record: Record) -> Tokenizer:
@@ -251,11 +249,10 @@ class Workdir:
         own, given = self.tokenizer_file, config.data.tokenizer
         is_prepared = self.corpus.exists()
         if is_prepared and not (config.training.init_from or are_files(given)):
-            is_shared = config.data.shared_vocabulary
             settings = self.open_corpus(record).report["settings"] if given else {}
             # A file removed since is not needed; a name that was not used is an error.
             is_same = given in ("", settings.get("tokenizer", ""))
-            return None if is_same else load_given(given, is_shared=is_shared)
+            return None if is_same else load_given(config.data)
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             theirs = run.read_record()
@@ -269,8 +266,7 @@ class Workdir:
                     "direction"
                 )
         elif given:
-            is_shared = config.data.shared_vocabulary
-            tokenizer = load_given(given, is_shared=is_shared)
+            tokenizer = load_given(config.data)
         elif not own.exists():
             return None
         else:

@@ -6,7 +6,6 @@ docs/serve.md lists the requests, their answers and the limits.
 import asyncio
 import contextlib
 import json
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -233,10 +232,7 @@ async def _disconnect(request: Request) -> None:
 
 def _best(result: TextResult, n_best: int, has_sentences: bool) -> Json:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
-    finite = (each for each in result.hypotheses[:n_best] if math.isfinite(each.score))
-    found = [each.summary() for each in finite]  # a search may find fewer
-    if not found:
-        raise NotFiniteError("the model's probabilities are not finite")
+    found = [each.summary() for each in result.hypotheses[:n_best]]  # or fewer
     best = found[0] if n_best == 1 else {**found[0], "n_best": found}
     if has_sentences:
         best["sentences"] = [

@@ -43,7 +43,6 @@ class Limits(NamedTuple):
     """Limits of requests and of the work in progress."""
 
     max_request_pieces: int
-    max_batch: int  # slots of each device for small requests
     max_queue: int  # pieces of all requests that are not answered
     request_timeout: float  # seconds to read a request, and again to answer it
     shutdown_timeout: float  # seconds to finish accepted requests

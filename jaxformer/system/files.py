@@ -10,12 +10,11 @@ import secrets
 import shutil
 import socket
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +29,6 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "XXH128SUMS"  # a file that `xxhsum -c` reads
 GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # of a lost file
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]+):/+")  # pathlib drops a slash of s3://
-_IN_USE = ".in_use"  # the lock of a temporary folder
 _LEFT_AGE = 60  # seconds; what is older, and nobody holds, is of a killed process
 _LOCK_SECONDS = 0.5  # to wait for the lock, and for its owner's name
 # Errors of a disk, and of a file system without locks.
@@ -245,28 +243,6 @@ def new_folder(path: Path, *, state: str = "") -> Iterator[Path]:
             if not (state and (partial / state).exists()):
                 remove(partial, ignore_errors=True)  # gone if all went well
             lock.unlink(missing_ok=True)
-
-
-@contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder, which is removed when the block ends.
-
-    Folders that killed processes of this user have left are removed first.
-    """
-    with tempfile.TemporaryDirectory(prefix=prefix) as name, ExitStack() as held:
-        with suppress(OSError, NotImplementedError):  # a file system without locks
-            held.enter_context(FileLock(Path(name, _IN_USE)))
-        for left in entries(Path(name).parent, f"{prefix}*"):
-            # A young folder may not have its lock yet.
-            with suppress(OSError, NotImplementedError, Timeout):
-                age = time.time() - (left / _IN_USE).stat().st_mtime
-                is_own = left.lstat().st_uid == os.stat(name).st_uid
-                if is_own and age > _LEFT_AGE:
-                    with FileLock(left / _IN_USE, timeout=0):
-                        shutil.rmtree(left)
-        folder = Path(name, "folder")
-        folder.mkdir()
-        yield folder
 
 
 def require_output(path: Path | None, endings: Sequence[str] = ()) -> None:

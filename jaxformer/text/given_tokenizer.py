@@ -20,15 +20,15 @@ def _paths(given: str) -> list[Path]:
     return [Path(each.strip()) for each in given.split(",")]
 
 
-def load_given(given: str, *, is_shared: bool) -> Tokenizer:
+def load_given(config: DataConfig) -> Tokenizer:
     """Read the file, or the file of each language, that `data.tokenizer` names.
 
     Raises InputError as `Tokenizer.load` does, and for another number of files.
     """
-    paths = _paths(given)
+    paths = _paths(config.tokenizer)
     if len(paths) == 1:
         return Tokenizer.load(*paths)
-    if is_shared or len(paths) > 2:
+    if config.shared_vocabulary or len(paths) > 2:
         raise InputError(
             f"data.tokenizer names {len(paths)} files; give one, or two with "
             "data.shared_vocabulary=False, the source's first"

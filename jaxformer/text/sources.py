@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError, did_you_mean
+from jaxformer.system.errors import InputError, counted, did_you_mean
 from jaxformer.system.files import file_name, near_path
 from jaxformer.text.lines import COMPRESSED, read_lines
 from jaxformer.text.locations import find_files
@@ -123,19 +123,21 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
                 "jsonl, parquet, tfds:NAME or builtin:grammar"
             )
     return [
-        TextPart(*map(file_name, pair), _read_parallel(*pair), pair)
+        TextPart(*map(file_name, pair), read_parallel(*pair), pair)
         for pair in zip(sources, targets, strict=True)
     ]
 
 
-def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+def read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    """Stream the pairs of two files; InputError unless they have as many lines."""
     try:
         yield from zip(read_lines(source), read_lines(target), strict=True)
     except ValueError:
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise InputError(
-            f"{file_name(source)} has {counts[0]:,} lines but {file_name(target)} "
-            f"has {counts[1]:,}: line N of one must translate line N of the other"
+            f"{file_name(source)} has {counted(counts[0], 'line')} but "
+            f"{file_name(target)} has {counts[1]:,}: line N of one must translate line "
+            "N of the other"
         ) from None
 
 

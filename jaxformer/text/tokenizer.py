@@ -218,15 +218,9 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
 
     `vocabularies` are the pieces by id: one of both languages, those of the source and
     of the target, or none if the ids are those of the models. A model of
-    `train_tokenizer` for both is its own file. Raises InputError for what is not a
-    SentencePiece model.
+    `train_tokenizer` for both is its own file.
     """
-    try:
-        sides = [SentencePieceModel(model) for model in (source, target)]
-    except RuntimeError:
-        raise InputError(
-            "source.spm or target.spm is not a SentencePiece model"
-        ) from None
+    sides = [SentencePieceModel(model) for model in (source, target)]
     is_ours = all(
         side.pieces == list(pieces) and side.encode([""], tagged=False) == [[EOS]]
         for side, pieces in zip(sides, vocabularies * 2, strict=False)

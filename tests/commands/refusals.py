@@ -124,7 +124,7 @@ MISTAKES = {
         ("--workdir=edited", "edited/config.json is damaged or was"),
         ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
         ("--workdir=new --config=demo --config.data.dev=0",
-         "the dev split is empty; change data.dev"),
+         "data.dev is '0'; a built-in corpus takes a number of pairs"),
         ("--workdir=given --config=demo --config.data.vocab_size=10",
          "given/tokenizer.model cannot be used: it has 11 ids, more than data.vocab"),
         ("--workdir=new --init_from=run --config.model.d_ff=48",
@@ -235,7 +235,7 @@ MISTAKES = {
     ],
     "evaluate": [
         ("--source=short", "--source and --reference go together"),
-        ("--source=one --reference=short", "one has 1 line and short has 2; l"),
+        ("--source=one --reference=short", "one has 1 line but short has 2: l"),
         ("--source=empty --reference=one", "empty is empty"),
         ("--source=binary --reference=short", "binary, line 2: byte 1"),
         ("--source=one --reference=blank", "all references of the text to evaluate"),

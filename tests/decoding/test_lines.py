@@ -188,7 +188,6 @@ def test_texts_with_phrases_have_a_search_of_their_own(make_echo):
     [
         ({}, "8", "phrases has one string for 1 text; give a list"),
         ({}, [["8"], []], "phrases has 2 for 1 text; give a list"),
-        ({"temperature": 1.0}, [["8"]], "samples have no phrases; leave out the temp"),
         ({"split_sentences": True}, [["8"]], "translated in 2 parts; give each"),
     ],
 )

@@ -37,12 +37,11 @@ def refusal(*arguments) -> str:
     return str(caught.value)
 
 
-def test_a_missing_package_file_or_python_is_one_line(stand_in_comet, monkeypatch):
+def test_a_missing_package_or_file_is_one_line(stand_in_comet, monkeypatch):
     file = stand_in_comet.file
     assert refusal(file.parent, None) == (
         f"comet={file.parent} is no file; give the model.ckpt of a COMET model"
     )
-    assert "/nowhere cannot be run: No such file" in refusal(file, "/nowhere")
     (file.parents[1] / "hparams.yaml").unlink()
     assert refusal(file, None) == (
         f"COMET cannot be used: hparams.yaml file is missing from {file.parents[1]}!"

@@ -282,16 +282,3 @@ def test_a_sentence_is_scored_by_its_characters():
 def test_the_length_ratio_is_that_of_tokens():
     found = confidence(["a b c", "d"], ["a b", "c d e f g h"])
     assert (found["bleu"].length_ratio, found["chrf"].length_ratio) == (0.5, None)
-
-
-@pytest.mark.parametrize("ours", [[], ["a"], ["a"] * 3])
-@pytest.mark.parametrize(
-    "use",
-    [en_de, de_bleus, confidence, sentence_scores,
-     lambda ours, theirs: compare([theirs, ours], theirs)],
-)  # fmt: skip
-def test_other_counts_of_translations_are_refused(use, ours):
-    with pytest.raises(InputError, match=f"{len(ours)} translations"):
-        use(ours, ["a", "b"])
-    with pytest.raises(InputError, match="no translations"):
-        use([], [])

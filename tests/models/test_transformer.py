@@ -20,7 +20,6 @@ from jaxformer.tokens import EOS, PAD
 from tests.models.tiny import config_of, model_of, params_of, shapes_of
 
 V = 23
-RELATIVE = {"positions": "relative", "max_positions": 16}
 PROJECTED = {"encoder_projected_keys": 4}
 GLOBAL = {"attention_window": 4, "encoder_global_positions": 2}
 CONFIG = config_of(layers=2, d_v=4, dropout=0.1, max_positions=32)

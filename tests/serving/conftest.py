@@ -27,7 +27,7 @@ LAYERS, HEADS, BEAM = 3, 4, 4  # of the decoder
 ENCODER_LAYERS = 2
 EXAMPLES = ["a dog runs", "<i>two cats"]
 LIMITS = {
-    "max_request_pieces": 200, "max_batch": 4, "max_queue": 1000,
+    "max_request_pieces": 200, "max_queue": 1000,
     "request_timeout": 10.0, "shutdown_timeout": 10.0,
 }  # fmt: skip
 
@@ -85,9 +85,7 @@ class FakeTranslator:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
         if not words:
             return 0, text, TextResult([Hypothesis("", 0.0, 0.0, 0)], [[]])
-        scores = (-0.5, -1.5, -2.5, -np.inf)  # the search found one too few
-        if "infinite" in text:
-            scores = (-np.inf,)
+        scores = (-0.5, -1.5, -2.5)  # the search found one too few
 
         def found(text: str, best: str) -> list[Hypothesis]:
             source = tokens(text)

@@ -1,11 +1,7 @@
 """Files and folders that appear whole or not at all, and checksums of a folder."""
 
 import errno
-import functools
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +18,6 @@ from jaxformer.system.files import (
     new_folder,
     owned,
     require_output,
-    temporary_folder,
     verify_checksums,
     write_atomically,
     write_checksums,
@@ -119,37 +114,6 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
     with pytest.raises(OSError, match="Not a directory"), new_folder(new / "x/y/z"):
         pass
     assert (new / "x").read_text() == "x"
-
-
-HOLD = """
-import time
-from jaxformer.system.files import temporary_folder
-with temporary_folder("jaxformer-check-") as folder:
-    print(folder, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_temporary_folders_of_killed_processes_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command, environment = [sys.executable, "-c", HOLD], {"TMPDIR": str(tmp_path)}
-    begin = functools.partial(
-        subprocess.Popen, command, env=os.environ | environment, stdout=subprocess.PIPE
-    )
-    with begin() as killed, begin() as living:
-        folders = [
-            Path(os.fsdecode(p.stdout.readline()[:-1])) for p in (killed, living)
-        ]
-        killed.kill()
-        killed.wait()
-        (folders[0] / "corpus").mkdir()
-        for age, expected in ((0, [True, True]), (61, [False, True])):
-            for folder in filter(Path.exists, folders):
-                os.utime(folder.with_name(".in_use"), 2 * (time.time() - age,))
-            with temporary_folder("jaxformer-check-") as own:
-                assert [*map(Path.exists, [*folders, own])] == [*expected, True]
-            assert not own.parent.exists()
-        living.kill()
 
 
 def test_checksums_are_those_of_the_program_xxh128sum(tmp_path):

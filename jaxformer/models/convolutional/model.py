@@ -24,10 +24,6 @@ class ConvolutionalModel(LinenModel):
     network_type: ClassVar = ConvS2S
     decoder_type: ClassVar = ConvolutionalDecoder
 
-    @property
-    def longest(self) -> int:
-        return self.config.max_positions
-
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
         """Attention of the decoder layers to the source, each with one head."""
         _, found = self.apply(params, batch, method="hidden", mutable="intermediates")

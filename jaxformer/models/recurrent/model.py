@@ -22,7 +22,6 @@ class RecurrentModel(LinenModel):
     config: RecurrentConfig
     network_type: ClassVar = Recurrent
     decoder_type: ClassVar = RecurrentDecoder
-    longest: ClassVar[None] = None
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
         """One map, of the decoder's attention; those of local attention are scaled."""

@@ -34,10 +34,6 @@ class TransformerModel(LinenModel):
         sizes = self.vocab_size, self.rematerialise, self.source_vocab_size
         return Transformer(self.config, *sizes, dtype)
 
-    @property
-    def longest(self) -> int | None:
-        return self.config.longest
-
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
         _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
 
