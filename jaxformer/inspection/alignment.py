@@ -11,7 +11,7 @@ _WORD = 2  # nats for a word or a number that is on both sides, which two count
 
 
 def find_shifted(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    """Return which lines are in a block that fits better when shifted: bool [n].
+    """Return by how many lines the targets of a block come late: [n], 0, 1 or -1.
 
     A pair fits by the ratio of its lengths, log-normal in the text, and by the words
     and numbers that both sides have. The text is shifted by one line, either way.
@@ -19,7 +19,7 @@ def find_shifted(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     count = len(sources)
     lengths = [np.log1p([*map(len, side)]) for side in (sources, targets)]
     words = [[{*text.lower().split()} for text in side] for side in (sources, targets)]
-    found = np.zeros(count, bool)
+    found = np.zeros(count, int)
     if count <= _BLOCK:
         return found
     own = {k: np.arange(max(0, -k), min(count, count - k)) for k in (0, -1, 1)}
@@ -39,5 +39,5 @@ def find_shifted(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     for shift in (-1, 1):
         gain = np.convolve(fit(shift) - straight, np.ones(_BLOCK), "valid")
         for start in np.flatnonzero(gain > _SURE):
-            found[start : start + _BLOCK] = True
+            found[start : start + _BLOCK] = shift
     return found

@@ -122,7 +122,11 @@ class Split:
         self.hashes["pair"].extend([hash(pair) if all(pair) else 0 for pair in pairs])
         has = {k: [any(map(f, pair)) for pair in chunk] for k, f in OF_TEXTS.items()}
         has["identical_sides"] = [bool(one) and one == other for one, other in pairs]
-        has["shifted"] = find_shifted(sources, targets)
+        shifts = find_shifted(sources, targets)
+        for index in np.flatnonzero(shifts).tolist():
+            when = {1: "target one line late", -1: "target one line early"}
+            label = {when[int(shifts[index])]: 1}
+            self.findings["shifted"].add(self.pairs + index, label)
         for side, raws, clean in zip(SIDES, sides, texts, strict=True):
             self.words[side].update(t.count(" ") + 1 if t else 0 for t in clean)
             self.hashes[side].extend([hash(text) if text else 0 for text in clean])

@@ -91,8 +91,10 @@ def said(split):
 
 def test_all_mistakes_are_found_and_no_others(found):
     train, dev, test = found["splits"].values()
-    shifted = train["findings"]["shifted"]["at"]  # ends are those of blocks
-    assert {*range(1000, 1060)} <= {*shifted} <= {*range(990, 1070)}
+    shifted = train["findings"]["shifted"]
+    assert [*shifted["labels"]] == ["target one line early"]
+    own, at = {*range(1000, 1060)}, {*shifted["at"]}  # ends are those of blocks
+    assert own <= at <= {*range(990, 1070)}
     assert {kind: at for kind, at in said(train).items() if kind != "shifted"} == {
         "swapped": (1, ["a1.en:20"]),
         "target_in_source_language": (1, ["a2.de.gz:5"]),
