@@ -194,3 +194,10 @@ def test_an_output_that_overflows_is_named():
 def test_a_bound_of_the_dilation_need_not_be_a_power_of_two():
     config = config_of("convolutional", max_dilation=7)
     assert [config.dilation(layer) for layer in range(5)] == [1, 2, 4, 1, 2]
+
+
+def test_a_sequence_longer_than_its_positions_is_refused():
+    model = convolutional(max_positions=4)
+    assert model.longest == 4
+    with pytest.raises(ValueError, match=r"5 tokens .* model.max_positions = 4"):
+        model.logits(params_of(model), BATCH)

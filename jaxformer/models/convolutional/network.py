@@ -46,6 +46,11 @@ class ConvolutionalStack(nn.Module):
 
     def embed(self, rows: Vectors, segments: Ids) -> Vectors:
         """Add positions to rows of the embedding (section 3.1)."""
+        if rows.shape[1] > self.config.max_positions:
+            raise ValueError(
+                f"a sequence of {rows.shape[1]} tokens is longer than "
+                f"model.max_positions = {self.config.max_positions}"
+            )
         numbers = positions_in_segments(segments)
         x = rows + jnp.take(self.position_embedding, numbers, axis=0)
         x = self.dropout(x.astype(self.config.dtype))

@@ -146,6 +146,11 @@ class Transformer(nn.Module):
     def _position_table(self, length: int) -> Float32[Array, "{length} D"]:
         if self.config.positions == "sinusoidal":
             return jnp.asarray(sinusoidal_positions(length, self.config.d_model))
+        if length > self.config.max_positions:
+            raise ValueError(
+                f"a sequence of {length} tokens is longer than "
+                f"model.max_positions = {self.config.max_positions}"
+            )
         return self.position_embedding[:length]
 
     def _rotary_positions(self, segments: Ids) -> Ids | None:
