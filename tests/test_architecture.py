@@ -197,7 +197,7 @@ BUDGETS = {
     "rooms": 22,
     "arrows between rooms": 111,
     "lines of the package": 29_115,
-    "lines of tests": 28_485,
+    "lines of tests": 28_530,
     "lines of benchmarks": 3_905,
     "lines of docs": 3_075,
     "files that know of object stores": 4,

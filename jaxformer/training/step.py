@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxformer.batch import Batch
@@ -223,7 +224,7 @@ class TrainStep:
         total = Gradients(LossSums(*[scalar] * len(LossSums._fields)), changed)
         if batch is None:
             return self._apply.lower(state, total)
-        index = jax.ShapeDtypeStruct((), jnp.int32)
+        index = np.int32(1)  # as `__call__` has, or jit makes two programs
         return self._accumulate.lower(total, state, batch, index)
 
     def __call__(
@@ -232,7 +233,7 @@ class TrainStep:
         """Make one update; returns the new state and a report."""
         if len(update) == 1:
             return self._update(state, update[0])
-        total = self._differentiate(state, update[0], jnp.int32(0))
+        total = self._differentiate(state, update[0], np.int32(0))
         for index, batch in enumerate(update[1:], start=1):
-            total = self._accumulate(total, state, batch, jnp.int32(index))
+            total = self._accumulate(total, state, batch, np.int32(index))
         return self._apply(state, total)

@@ -13,9 +13,20 @@ from jaxformer.corpus.plan import Shape
 from jaxformer.runs.run import largest_shape
 from jaxformer.system.errors import InputError
 from jaxformer.training import memory
-from jaxformer.training.sharding import abstract_state
+from jaxformer.training.sharding import (
+    abstract_state,
+    born_sharded,
+    on_mesh,
+    put_batch,
+)
 from tests.models.tiny import model_of
-from tests.training.setups import init_of, mesh_of, optimizer_of, step_of
+from tests.training.setups import (
+    init_of,
+    mesh_of,
+    optimizer_of,
+    random_batch,
+    step_of,
+)
 
 SIZES = {  # matrices that outweigh the rest
     "vocab_size": 512, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32,
@@ -98,6 +109,40 @@ def test_a_state_or_an_update_that_no_device_holds_is_refused(monkeypatch):
         with problem or nullcontext():
             memory.require_memory(state)
             memory.require_update_memory(setup, shape, accumulate=False)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 1)])
+def test_training_uses_the_programs_whose_memory_was_measured(sizes):
+    model, compiled = model_of(), []
+    setup = setup_of(model, sizes)
+    setup.train_step = step_of(model, optimizer_of(d_model=16)[0], mesh=setup.mesh)
+    monitoring = jax.monitoring
+
+    def note(event, _, *, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(fun_name)
+
+    monitoring.register_event_duration_secs_listener(note)
+    try:
+        with on_mesh(setup.mesh):
+            for accumulate in (False, True):
+                memory.step_memory(setup, (8, 8, 8), accumulate=accumulate)
+            state = born_sharded(setup.mesh, setup.init)
+            batch = put_batch(setup.mesh, random_batch(8, 8))
+            for count in (1, 2):
+                state, _ = setup.train_step(state, (batch,) * count)
+    finally:
+        monitoring.unregister_event_duration_listener(note)
+    assert [compiled.count(f"jit({name})") for name in ("update", "accumulate")] == [
+        1,
+        1,
+    ]
+
+
+def test_the_heap_is_larger_for_several_shapes_on_cpus(monkeypatch):
+    assert [memory.heap_share(shapes) for shapes in (1, 2, 8)] == [1, 1.5, 1.5]
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert memory.heap_share(8) == 1
 
 
 @pytest.mark.parametrize(("rows", "filled"), [(8, 8), (13, 16), (1, 8)])
