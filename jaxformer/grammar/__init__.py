@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 from jaxformer.grammar.noun_phrases import Draw, Phrase
 from jaxformer.grammar.sentences import PATTERNS
+from jaxformer.system.errors import InputError
 
+SPLITS = ("train", "dev", "test", "unseen")
 _MOST_KEPT = 200_000  # pairs, of about 400 bytes
 _drawing = threading.Lock()
 
@@ -36,9 +38,13 @@ class Pair(NamedTuple):
 def generate(split: str, count: int, seed: int) -> Iterator[Pair]:
     """Yield `count` different pairs of a split; a larger count continues a smaller one.
 
-    A split is "train", "dev", "test" or "unseen". Few pairs are kept for the next call,
-    since preparation reads a text twice.
+    Few pairs are kept for the next call, since preparation reads a text twice. Raises
+    InputError, when iterated, for an unknown split.
     """
+    if split not in SPLITS:
+        raise InputError(
+            f"the built-in corpus has no split {split!r}; use {', '.join(SPLITS)}"
+        )
     if count > _MOST_KEPT:
         yield from islice(_drawn(split, seed), count)
         return

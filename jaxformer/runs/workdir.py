@@ -73,12 +73,12 @@ class Workdir:
         Raises InputError if the store cannot be used, for a path that orbax reads as
         another one, and for links, pipes and devices in the folder.
         """
-        url = url_of(path)
+        if not (url := url_of(path)):
+            _require_safe(path)
         copy = copy_of(url, processes.index()) if url else copy_at(path)
         self._copy, self.mirror = copy, copy or LOCAL
         self.url = copy.store.url if copy else ""
         self.path = path = copy.path if copy else path
-        _require_safe(path)
         self.config_file = path / RECORD
         self.tokenizer_file = path / "tokenizer.model"
         self.corpus = path / "corpus"

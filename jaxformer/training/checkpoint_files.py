@@ -2,20 +2,22 @@
 
 A checkpoint is the folder `<directory>/<step>` with one item, `state`, metadata that
 names the run and the step, and checksums of all its files. It appears complete or not
-at all, on a file system that all processes see, or on an object store. Each process
-reads for itself, and writes what its devices hold; on an object store the first one
-writes all.
+at all, after one of its arrays was read back, on a file system that all processes see,
+or on an object store. Each process reads for itself, and writes what its devices
+hold; on an object store the first one writes all.
 """
 
 import functools
 import json
 import logging
+import math
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -35,6 +37,7 @@ from jaxformer.system.files import (
 from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
 
+State = TypeVar("State")  # a pytree of arrays
 are_several = processes.are_several
 METADATA = "_CHECKPOINT_METADATA"  # a file of orbax, with `Origin` in it
 UNFINISHED = ocp.path.atomicity.TMP_DIR_SUFFIX  # of a folder that is no checkpoint
@@ -62,6 +65,8 @@ def _checksummed_path(mirror: Mirror) -> type:
     class ChecksummedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
         async def finalize(self) -> None:
             self._checkpoint_metadata_store.wait_until_finished()
+            with ThreadPoolExecutor() as pool:  # orbax has an event loop in this thread
+                pool.submit(_read_smallest, Path(self.get())).result()
             write_checksums(Path(self.get()))
             os.rename(self.get(), self.get_final())
             mirror.push(Path(self.get_final()))
@@ -261,12 +266,7 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
             raise InputError(f"checkpoint {path} has no {field}")
         else:
             abstract = jax.tree.map(_here, {field: saved[field]})
-        arguments = ocp.args.PyTreeRestore(
-            item=abstract,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-            partial_restore=bool(field),
-        )
-        found = reader.restore(path / "state", args=arguments)
+        found = _restore(reader, path, abstract, is_part=bool(field))
     except Exception as error:
         cause = error.__cause__ if type(error) is Exception else error
         if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):
@@ -280,6 +280,25 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
     return (jax.tree.map(np.asarray, found[field]) if field else found), ""
 
 
+def _read_smallest(path: Path) -> None:
+    """Raise ValueError if the smallest array of a new checkpoint cannot be read back.
+
+    orbax and tensorstore put arrays elsewhere if they read the path in another way.
+    """
+    reader = ocp.handlers.PyTreeCheckpointHandler(multiprocessing_options=_alone())
+    try:
+        saved = reader.metadata(path / "state").tree
+        least = min(jax.tree.leaves(saved), key=lambda leaf: math.prod(leaf.shape))
+        part = jax.tree.map(
+            lambda leaf: _here(leaf) if leaf is least else ocp.PLACEHOLDER, saved
+        )
+        _restore(reader, path, part)
+    except Exception as error:
+        raise ValueError(f"it cannot be read back ({reason(error)})") from error
+    finally:
+        reader.close()
+
+
 def _here(saved: ocp.metadata.value.ArrayMetadata) -> jax.ShapeDtypeStruct:
     """Describe a saved array, to be read onto the first local device.
 
@@ -288,6 +307,20 @@ def _here(saved: ocp.metadata.value.ArrayMetadata) -> jax.ShapeDtypeStruct:
     """
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(saved.shape, saved.dtype, sharding=here)
+
+
+def _restore(
+    reader: ocp.handlers.PyTreeCheckpointHandler,
+    path: Path,
+    abstract: State,
+    *,
+    is_part: bool = False,
+) -> State:
+    shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+    arguments = ocp.args.PyTreeRestore(
+        item=abstract, restore_args=shardings, partial_restore=is_part
+    )
+    return reader.restore(path / "state", args=arguments)
 
 
 def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from jaxformer import grammar
 from jaxformer.grammar import generate, is_held_out
 from jaxformer.grammar.lexicon import DESCRIPTIONS, NOUNS, VERBS
+from jaxformer.system.errors import InputError
 
 VERB = {verb.english: verb for verbs in VERBS.values() for verb in verbs}
 
@@ -37,6 +38,8 @@ def test_a_seed_decides_the_pairs_and_a_larger_count_continues(corpus):
     assert list(generate("train", 300, 6)) != first
     # Published scores are those of these sentences.
     assert hashlib.sha256(repr(corpus).encode()).hexdigest()[:8] == "ddfc5ce6"
+    with pytest.raises(InputError, match="validation"):
+        next(generate("validation", 1, 0))
 
 
 def test_few_pairs_are_drawn_once(monkeypatch):

@@ -205,6 +205,14 @@ def test_a_checkpoint_that_cannot_be_read_at_present_is_no_damage(
     assert (tmp_path / "2").exists()
 
 
+def test_arrays_that_cannot_be_read_back_are_not_saved(tmp_path):
+    """Tensorstore reads the folder's name as two."""
+    folder = tmp_path / "tr\\ain"
+    with pytest.raises(InputError, match="1 could not be saved: it cannot be read"):
+        save_all(folder, 1)
+    assert open_checkpoints(folder).steps() == []
+
+
 @pytest.mark.parametrize("damage", ["", "torn"])
 def test_all_processes_take_part_whatever_one_of_them_finds(monkeypatch, damage):
     """Else the others would wait for it for ever."""
