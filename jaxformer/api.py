@@ -20,12 +20,7 @@ from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tag
 from jaxformer.system.errors import InputError as InputError
-from jaxformer.system.progress import (
-    LAST_LINE,
-    compiles_reported,
-    progress,
-    quieten_tensorflow,
-)
+from jaxformer.system.progress import LAST_LINE, compiles_reported, progress
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView
@@ -53,12 +48,12 @@ def _logging_unchanged() -> Iterator[None]:
 class Translator:
     """A trained run that translates.
 
-    `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names runs
-    of further models, whose probabilities are averaged with this one's. `choose` takes
-    one of the hypotheses: "bleu", "chrf" or "comet" by minimum Bayes risk, or
-    "RUN,RUN:WEIGHT" by models of the same or the opposite direction. `comet`
-    is the model of choose="comet": CHECKPOINT or "CHECKPOINT,PYTHON". `dtype` is the
-    type of the factors of products, "float32", "bfloat16" or "auto", the fastest here.
+    `checkpoint` is a step, "latest", "best" or "average:N"; `ensemble` names runs of
+    further models, whose probabilities are averaged with this one's. `choose` takes one
+    of the hypotheses: "bleu", "chrf" or "comet" by minimum Bayes risk, or
+    "RUN,RUN:WEIGHT" by models of the same or the opposite direction. `comet` is the
+    model of choose="comet": CHECKPOINT or "CHECKPOINT,PYTHON". `dtype` is the type of
+    the factors of products, "float32", "bfloat16" or "auto", the fastest here.
     None stands for the value of the run's config. Threads may share a translator: their
     translations take turns. Raises InputError for a run that cannot be opened.
     """
@@ -358,7 +353,6 @@ def export(
 def _run(mode: str, kind: type[_Result], given: Mapping[str, object]) -> _Result:
     """Run a command; return those of its results that `kind` has."""
     flags = _parse(mode, given)
-    quieten_tensorflow()
     command = importlib.import_module(f"jaxformer.commands.{mode}")
     for handler in logging.root.handlers:
         handler.addFilter(LAST_LINE)  # progress is logged where nothing else is

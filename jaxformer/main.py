@@ -156,16 +156,16 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
             reported.enter_context(progress.progress(mode))
         with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)
-        # The log of these says all of it.
+        is_read = sys.stdout.isatty() and not arguments.flags.get("json")
         is_said = mode in ("train", "evaluate", "check") and sys.stderr.isatty()
-        is_said &= sys.stdout.isatty() and not arguments.flags.get("json")
-        if result is not None and processes.is_first() and not is_said:
+        if result is not None and processes.is_first() and not (is_read and is_said):
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.
             finite = json.loads(json.dumps(result), parse_constant=lambda _: None)
             text = with_urls(json.dumps(finite), lambda name: json.dumps(name)[1:-1])
-            if sys.stdout.isatty() and not arguments.flags.get("json"):
-                text = "\n".join(f"{key}: {value}" for key, value in finite.items())
+            if is_read:
+                lines = (f"{key}: {value}" for key, value in finite.items())
+                text = with_urls("\n".join(map(printable, lines)))
             print(text, flush=True)
         processes.leave()
     except InputError as error:

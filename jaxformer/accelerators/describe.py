@@ -3,8 +3,8 @@
 from collections import Counter
 
 from jaxformer.accelerators.estimate import Figures
-from jaxformer.runs.estimates import in_gib
 from jaxformer.system.errors import counted
+from jaxformer.training.memory import in_gib
 
 LARGEST = 10  # parts that are listed
 

@@ -323,7 +323,8 @@ class DataConfig(Section, name="data"):
         given = getattr(self, split)
         if not re.fullmatch(r"0*[1-9]\d{0,8}", given, re.ASCII):
             raise InputError(
-                f"data.{split} is {given!r}; a built-in corpus takes a number of pairs"
+                f"data.{split} is {given!r}; a built-in corpus takes a number of pairs "
+                "from 1 on"
             )
         return int(given)
 

@@ -221,7 +221,7 @@ def microbatch_heights(
     have equal heights. `rows` is [..., shapes], `sizes` [shapes, 2].
     """
     longest, multiple = sizes.max(axis=1), batches.row_multiple
-    most_rows(tokens, int(longest.max()), multiple)  # else raises
+    most_rows(tokens, int(longest.max()), multiple)  # raises if there is none
     most = tokens // longest // multiple * multiple
     microbatches = -(-rows // most)
     even = -(-rows // np.maximum(microbatches, 1))

@@ -16,6 +16,7 @@ from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.corpus.plan import EpochPlan, Plan
 from jaxformer.corpus.store import TokenizedCorpus
 from jaxformer.system.errors import InputError
+from jaxformer.system.progress import quieten_tensorflow
 from jaxformer.text.ragged import concatenated_ranges
 
 _READ_AHEAD = 16  # microbatches: a few megabytes
@@ -141,6 +142,7 @@ def _read_by_thread(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
+    quieten_tensorflow()
     try:
         import tensorflow as tf
     except ImportError:
