@@ -86,6 +86,16 @@ DOT = """\
   ROOT %d = f32[8,8]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={1}
 }"""  # noqa: E501
 GEMM = """ROOT %a = (f32[8,8]{1,0}, s8[99]{0}) custom-call(%h, %h), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}"""  # noqa: E501
+SLICED = """\
+%fused (p: bf16[2,8,4], q: bf16[8,4]) -> (f32[8,8], s8[99]) {
+  %p = bf16[2,8,4]{2,1,0} parameter(0)
+  %q = bf16[8,4]{1,0} parameter(1)
+  %s = bf16[8,4]{1,0} slice(%p), slice={[1:2], [0:8], [0:4]}
+  %c = (f32[8,8]{1,0}, s8[99]{0}) custom-call(%s, %q), custom_call_target="__cublas$lt$matmul", backend_config={"lhs_contracting_dimensions":["1"]}
+  %d = f32[8,8]{1,0} get-tuple-element(%c), index=0
+  %w = s8[99]{0} get-tuple-element(%c), index=1
+  ROOT %both = (f32[8,8]{1,0}, s8[99]{0}) tuple(%d, %w)
+}"""  # noqa: E501
 FUSED = 'ROOT %a = f32[8,8]{1,0} fusion(%h, %h), kind=kCustom, calls=%fused, backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}'  # noqa: E501
 
 
@@ -95,8 +105,9 @@ FUSED = 'ROOT %a = f32[8,8]{1,0} fusion(%h, %h), kind=kCustom, calls=%fused, bac
         (FUSED, DOT.replace("TYPE", "bf16"), 0.512),
         (FUSED, DOT.replace("TYPE", "f32"), 2 * 0.512),
         (GEMM, "", 0.512),
+        (FUSED.replace("__triton_nested_gemm", "__custom"), SLICED, 0.512),
     ],
-    ids=["bfloat16", "float32", "cuBLAS"],
+    ids=["bfloat16", "float32", "cuBLAS", "cuBLAS, with its slices"],
 )
 def test_a_product_takes_its_operations_or_its_bytes(body, computation, expected):
     """It has 2 x 8 x 8 x 4 = 512 operations."""
@@ -104,6 +115,10 @@ def test_a_product_takes_its_operations_or_its_bytes(body, computation, expected
     assert cost(body, computation) == Cost(size / 100, size, 1)
     quick = CHIP._replace(memory_rate=1e9)
     assert cost(body, computation, chip=quick) == Cost(expected, size, 1)
+    text = f"{computation}\n\nENTRY %main (h: bf16[8,4]) -> f32[] {{\n  "
+    text += f"%h = bf16[8,4]{{1,0}} parameter(0)\n  {body}\n}}"
+    ((*_, kind),) = GpuProgram(text, CHIP).parts()
+    assert kind == "products"
 
 
 ATTENTION = """\
