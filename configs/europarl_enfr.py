@@ -28,7 +28,6 @@ def get_config() -> ConfigDict:
         dev="../newstest_enfr/newstest2013.en-fr",
         test="../newstest_enfr/newstest2014.en-fr",
     )
-    config.model.update(fused_attention=True)
     # The average is of the last fifth of the run.
     config.training.update(steps=9000, save_every=450, eval_every=4950)
     return config

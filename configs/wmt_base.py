@@ -72,7 +72,7 @@ def get_config() -> ConfigDict:
             "attention_window": config_dict.placeholder(int),  # all positions
             "encoder_projected_keys": config_dict.placeholder(int),
             "encoder_global_positions": config_dict.placeholder(int),
-            "fused_attention": False,  # True: cuDNN's kernel where it fits
+            "fused_attention": True,  # cuDNN's kernel on GPUs, where it fits
             "biases": "none",
             "tied_embeddings": "all",
             "activation": "relu",

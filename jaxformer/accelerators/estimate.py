@@ -116,6 +116,11 @@ def compile_programs(topology: Topology, work: Work, *, decode: bool) -> Compile
     )
     if done.returncode:
         message = done.stderr.decode(errors="replace")
+        if "cuDNN not found" in message:
+            raise InputError(
+                "model.fused_attention needs cuDNN, which is not installed; run: "
+                "pip install nvidia-cudnn-cu13"
+            )
         raise RuntimeError(f"the compiler for {topology.name} failed:\n{message}")
     found = pickle.loads(done.stdout)
     if isinstance(found, InputError):

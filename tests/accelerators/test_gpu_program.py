@@ -1,10 +1,9 @@
 """The program of an update, compiled for an H100 that is not here.
 
-Needs jax's plugin for CUDA without a GPU: see docs/accelerators.md.
+Needs jax's plugin for CUDA and cuDNN, without a GPU: see docs/accelerators.md.
 """
 
 import importlib.util
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,11 @@ pytestmark = [
         importlib.util.find_spec("jax_cuda13_plugin") is None,
         reason="needs jax_cuda13_plugin",
     ),
+    pytest.mark.skipif(
+        importlib.util.find_spec("nvidia") is None
+        or importlib.util.find_spec("nvidia.cudnn") is None,
+        reason="needs nvidia-cudnn-cu13",
+    ),
 ]
 V, SHAPE = 37000, (96, 256, 256)
 H100 = parse_topology("h100")
@@ -31,7 +35,6 @@ H100 = parse_topology("h100")
 def test_an_update_is_lean(name, gigabytes):
     """Bytes that are moved outside products and attention, and kernels, are few."""
     config = parse_config(read_config_file(name))
-    config = replace(config, model=replace(config.model, fused_attention=True))
     model = make_model(config.model, vocab_size=V, rematerialise=False)
     tokens = SHAPE[0] * SHAPE[2]
     work = Work(config, V, V, SHAPE, 1, model.flops(*SHAPE), tokens)
