@@ -45,15 +45,15 @@ KINDS = (  # type, precision, fused attention, bound of the gradient's error
 Found = tuple[np.ndarray, np.ndarray]  # gradient and parameters, flat
 
 
-def packed(sizes: Sizes) -> Batch:
-    """Draw rows of SENTENCES sentences of random lengths, with padding at the end."""
+def packed(sizes: Sizes, sentences: int = SENTENCES) -> Batch:
+    """Draw rows of so many sentences of random lengths, with padding at the end."""
     draw = np.random.default_rng(0)
 
     def side(length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         places = np.tile(np.arange(1, length), (sizes.rows, 1))
-        ends = np.sort(draw.permuted(places, axis=1)[:, :SENTENCES])
+        ends = np.sort(draw.permuted(places, axis=1)[:, :sentences])
         number = 1 + (np.arange(length) >= ends[..., None]).sum(1)
-        segments = np.where(number > SENTENCES, 0, number).astype(np.int32)
+        segments = np.where(number > sentences, 0, number).astype(np.int32)
         return sizes.sentences(length, seed) * (segments > 0), segments
 
     ids, segments = zip(side(sizes.source, 1), side(sizes.target, 2), strict=True)

@@ -11,6 +11,7 @@ its error there, and the next one begins. Without --steps the steps run that hav
 ended in benchmarks/gpu.jsonl, to which new results are added by hand.
 
     agreement  losses, gradients and updates beside those of the CPU
+    attention  the ways to compute base's attention beside each other
     europarl   configs/europarl_enfr.py: text, training, scores, translations, report
     train      base beside PyTorch; where the time of an update goes
     decode     base beside CTranslate2 and Transformers; 64 and 512 sentences
@@ -61,6 +62,9 @@ TRIAL = 90  # seconds in which CTranslate2 must work
 ENDED = "all"  # the part whose line says that a step has ended
 TINY = {
     "agreement": ["--model=tiny", "--rows=4", "--length=16"],
+    "attention": [
+        "--rows=2", "--length=16", "--heads=2", "--size=8", "--layers=1", "--quick",
+    ],
     "decode": [
         "--layers=1", "--d_model=8", "--d_ff=8", "--num_heads=2", "--vocabulary=40",
         "--source=5", "--target=9", "--quick",
@@ -71,6 +75,11 @@ TINY = {
 def agreement(session: Session, options: Namespace) -> Iterator[Part]:
     sizes = TINY["agreement"] if options.rehearse else []
     yield "base", session.run("benchmarks/agreement.py", *sizes)
+
+
+def attention(session: Session, options: Namespace) -> Iterator[Part]:
+    sizes = TINY["attention"] if options.rehearse else []
+    yield "masks", session.run("benchmarks/attention.py", *sizes)
 
 
 def train(
@@ -129,6 +138,7 @@ class Step(NamedTuple):
 
 STEPS = {  # the most useful first
     "agreement": Step(agreement, 40, 60),
+    "attention": Step(attention, 50, 90),
     "europarl": Step(europarl, 320, 520),
     "train": Step(train, 130, 220),
     "decode": Step(decode, 130, 400),

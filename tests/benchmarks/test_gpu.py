@@ -158,7 +158,9 @@ def test_only_steps_without_a_result_run_by_default(tmp_path, monkeypatch):
     assert gpu.without_result() == [*gpu.STEPS]
     lines = [{"step": "agreement", "part": "all"}, {"step": "train", "part": "base"}]
     results.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert gpu.without_result() == ["europarl", "train", "decode", "big"]
+    assert gpu.without_result() == [
+        "attention", "europarl", "train", "decode", "big",
+    ]  # fmt: skip
 
 
 def test_the_card_is_sampled_while_a_part_runs(tmp_path, monkeypatch):
@@ -358,6 +360,7 @@ def test_a_rehearsal_runs_every_step_to_its_end(tmp_path):
     assert found.train["step"] == 60
     assert found.newstest2013["sentences"] == found.test_debates["sentences"] == 20
     assert "Moses tokens" in json.dumps(found.test_debates["every_bleu"])
+    assert found.masks["errors"]["cross | XLA"][0] < 0.01
     assert found.base["profile"]["milliseconds"]["others"] > 0
     assert {"ours", "HF compiled"} <= vars(found)["3 sentences"]["forced"][
         "greedy"
