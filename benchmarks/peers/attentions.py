@@ -2,7 +2,6 @@
 
 import functools
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,7 @@ from jaxformer.models.kernels.fused_attention import fused_attention
 from jaxformer.models.masks import causal_mask, segment_mask
 
 XLA, LENGTHS, FULL = "XLA", "cuDNN, lengths", "cuDNN without a mask"
-NAMES = (
-    XLA, "cuDNN", "cuDNN without the mask's gradient", "cuDNN with the mask's gradient",
-    "cuDNN, packed", LENGTHS, FULL, "Pallas",
-)  # fmt: skip
+NAMES = (XLA, "cuDNN", "cuDNN, packed", LENGTHS, FULL, "Pallas")
 MOST = 16  # the limit of sentences a row of "cuDNN, packed"
 
 
@@ -35,14 +31,6 @@ def attention(
             return attend(*qkv, mask)
         case "cuDNN":
             return fused_attention(*qkv, mask)
-        case "cuDNN without the mask's gradient":  # is "cuDNN" since jax 0.11
-            never = mock.Mock(return_value=False)
-            with mock.patch.object(cudnn, "should_export_dbias", never, create=True):
-                return fused_attention(*qkv, mask)
-        case "cuDNN with the mask's gradient":  # is "cuDNN" before jax 0.11
-            mask |= ~mask.any(axis=-1, keepdims=True)  # see `fused_attention`
-            bias = jnp.where(mask, 0, -(2.0**40)).astype(qkv[0].dtype)
-            return library(*qkv, bias=bias)
         case "cuDNN, packed":
             of_queries, of_keys = lengths_and_starts(queries), lengths_and_starts(keys)
             kinds = cudnn.MaskType
