@@ -57,7 +57,11 @@ def _attend_forward(
     query: Queries, key: Keys, value: Values, mask: ArrayMask | None, rounds: bool
 ) -> tuple[Heads, tuple]:
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    scores = product("bthk,bshk->bhts", query * (query.shape[-1] ** -0.5), key)
+    scale = query.shape[-1] ** -0.5
+    if rounds:  # scaled queries would be copied into the layout of the product
+        scores = scale * product("bthk,bshk->bhts", query, key)
+    else:
+        scores = product("bthk,bshk->bhts", query * scale, key)
     scores = scores if mask is None else jnp.where(mask, scores, MASKED)
     exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
     inverse = 1.0 / exponentials.sum(axis=-1, keepdims=True)  # [B, H, T, 1]
@@ -85,9 +89,14 @@ def _attend_backward(rounds: bool, kept: tuple, gradient: Heads) -> tuple:
         grad_scores = jnp.where(mask, grad_scores, 0.0)
     if rounds:
         grad_scores = grad_scores.astype(query.dtype)
+    grad_query = scale * product("bhts,bshk->bthk", grad_scores, key)
+    if rounds:
+        grad_key = scale * product("bhts,bthk->bshk", grad_scores, query)
+    else:
+        grad_key = product("bhts,bthk->bshk", grad_scores, query * scale)
     return (
-        (scale * product("bhts,bshk->bthk", grad_scores, key)).astype(query.dtype),
-        product("bhts,bthk->bshk", grad_scores, query * scale).astype(key.dtype),
+        grad_query.astype(query.dtype),
+        grad_key.astype(key.dtype),
         jnp.einsum("bhts,bthu->bshu", weights.astype(value.dtype), gradient),
         None,
     )
