@@ -42,7 +42,8 @@ def shares(name: str) -> dict[str, float]:
 
     def seconds(function: Callable, *arrays: jax.ShapeDtypeStruct) -> float:
         compiled = jax.jit(function, in_shardings=placed).lower(*arrays).compile()
-        return Program(compiled.as_text()).cycles().total() / chip.clock
+        parts = Program(compiled.as_text(), chip.clock).parts()
+        return sum(cost.seconds for cost in parts.values())
 
     for size in SIZES:
         matrix = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)

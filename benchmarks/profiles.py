@@ -14,15 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxformer.accelerators.hlo import Program, section
+from jaxformer.accelerators.chips import CHIPS, Chip
+from jaxformer.accelerators.hlo import Program, section, summed
+from jaxformer.accelerators.kernels import GpuProgram, kind_of
 
 LARGEST = 10  # kernels that are listed
-# Kinds of kernels by their names and those of their instructions, the first that fits.
-KINDS = {
-    "products": re.compile(r"gemm|cublas|cutlass|nvjet|matmul|dot", re.I),
-    "attention": re.compile(r"cudnn|fmha|sdpa|flash", re.I),
-    "copies from and to the host": re.compile(r"memcpy|memset", re.I),
-}
 _WHOLE = re.compile(r"(while|call|conditional)\b")  # contain other instructions
 
 
@@ -59,12 +55,7 @@ def summarise(kernels: list[Kernel], text: str, times: int) -> dict[str, Any]:
     kinds, sections, largest = Counter(), Counter(), Counter()
     for kernel in kernels:
         instruction = kernel.instruction or by_kernel.get(kernel.name, "")
-        found = (
-            kind
-            for kind, pattern in KINDS.items()
-            if pattern.search(f"{kernel.name} {instruction}")
-        )
-        kind, cost = next(found, "others"), 1e3 * kernel.seconds / times
+        kind, cost = kind_of(kernel.name, instruction), 1e3 * kernel.seconds / times
         operation = operations.get(instruction)
         where = ("unknown", "") if operation is None else section(operation)
         kinds[kind] += cost
@@ -95,4 +86,20 @@ def profile(run: Callable[[], Any], text: str, *, times: int) -> dict[str, Any]:
             kernels = list(read_kernels(file))
     if not kernels:
         raise RuntimeError("the profiler saw no kernel; may this process use CUPTI?")
-    return summarise(kernels, text, times)
+    found = summarise(kernels, text, times)
+    kind = jax.devices()[0].device_kind
+    for chip in CHIPS.values():
+        if not chip.is_tpu and chip.title.split()[0] in kind:
+            found["at_least"] = bound(text, chip)
+    return found
+
+
+def bound(text: str, chip: Chip) -> dict[str, Any]:
+    """Compute what a GPU's program takes at least, in the form of `summarise`."""
+    parts = GpuProgram(text, chip).parts()
+    kinds = summed((kind, cost, 1) for (*_, kind), cost in parts.items())
+    return {
+        "milliseconds": {kind: 1e3 * cost.seconds for kind, cost in kinds.items()},
+        "kernels": sum(cost.kernels for cost in parts.values()),
+        "sections": [[*part, 1e3 * cost.seconds] for part, cost in parts.items()],
+    }

@@ -44,10 +44,10 @@ def self_attention(
     def apply(params: Any, x: jax.Array) -> jax.Array:
         segments = jnp.ones(x.shape[:2], jnp.int32)
         mask = self_attention_mask(segments, window=window, is_causal=False)
-        return module.apply(params, x, x, mask)
+        return module.apply(params, x, x, x, mask)
 
     x, mask = jnp.zeros((1, 2, d), dtype), jnp.ones((1, 1, 2, 2), bool)
-    return _made(module, depth, dtype, x, x, mask), apply
+    return _made(module, depth, dtype, x, x, x, mask), apply
 
 
 def linear_attention(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:
@@ -57,10 +57,11 @@ def linear_attention(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:
     )
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
-        return module.apply(params, x, x, jnp.ones((1, 1, 1, x.shape[1]), bool))
+        mask = jnp.ones((1, 1, 1, x.shape[1]), bool)
+        return module.apply(params, x, x, x, mask)
 
     x, mask = jnp.zeros((1, 2, d), dtype), jnp.ones((1, 1, 1, 2), bool)
-    return _made(module, depth, dtype, x, x, mask), apply
+    return _made(module, depth, dtype, x, x, x, mask), apply
 
 
 def recurrent(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:

@@ -10,7 +10,8 @@ alone, the limit; "share of products" is the part of their rate that is reached.
 first turn of each is not counted. Packages that are not installed are left out, and
 named. Each contestant has a process of its own, ours as commands set it up. All run on
 the GPU if there is one. A turn makes --updates updates and waits for the last; one
-update of a GPU is too short to time. --profile says where the time of ours goes.
+update of a GPU is too short to time. --profile says where the time of ours goes, and on
+a GPU what its kernels take at least.
 """
 
 import argparse

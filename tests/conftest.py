@@ -62,13 +62,21 @@ def own_logging():
 
 
 @pytest.fixture
-def branches_of_tpu(monkeypatch):
-    """Trace the operations that `platform_dependent` has for TPUs, on the CPU."""
+def branches_of(monkeypatch):
+    """Trace the operations that `platform_dependent` has for a platform, on the CPU."""
 
-    def choose(*args, default=None, tpu=None, **_others):
-        return (tpu or default)(*args)
+    def trace(platform):
+        def choose(*args, **branches):
+            return branches.get(platform, branches.get("default"))(*args)
 
-    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+        monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+
+    return trace
+
+
+@pytest.fixture
+def branches_of_tpu(branches_of):
+    branches_of("tpu")
 
 
 @pytest.fixture(scope="session")

@@ -44,9 +44,9 @@ ROOMS = {
     "corpus": ("corpus", "system processes contract config remote text"),
     "optimizer": ("training.optimizer", "config models"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
-        "training.conditional training.divergence training.frozen training.loss "
-        "training.loss_kernel training.sharded_optimizer training.sharding "
-        "training.step",
+        "training.divergence training.frozen training.loss training.loss_kernel "
+        "training.sharded_optimizer training.sharding training.step "
+        "training.update_kernels",
         "system contract config models",
     ),
     "training": (  # it is handed its batches

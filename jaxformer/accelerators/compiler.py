@@ -25,7 +25,8 @@ from jaxformer.accelerators.estimate import (
     ProgramFacts,
     Work,
 )
-from jaxformer.accelerators.hlo import Program, section
+from jaxformer.accelerators.hlo import Program
+from jaxformer.accelerators.kernels import GpuProgram
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.rules import Requests
@@ -115,7 +116,7 @@ def decoder_program(
         return sentences, programs.advance.lower(weights, state, number, number)
 
 
-def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
+def read_program(lowered: jax.stages.Lowered, topology: Topology) -> ProgramFacts:
     """Compile a program and return what its text and its compiler say of it."""
     start = time.monotonic()
     try:
@@ -125,12 +126,12 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
         if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
             raise
         needed = int(float(used[1]) * _UNITS[used[2]])
-        return ProgramFacts(needed, UNKNOWN, 0.0, Counter(), {}, Counter(), False)
+        return ProgramFacts(needed, UNKNOWN, 0.0, {}, {}, Counter(), False)
     seconds, memory = time.monotonic() - start, memory_of(compiled)
     text = compiled.as_text()
-    program, parts, exchanged = Program(text), Counter(), {}
-    for operation, cycles in program.cycles().items():
-        parts[section(operation)] += cycles
+    chip, devices = topology.chip, topology.devices
+    program = Program(text, chip.clock) if chip.is_tpu else GpuProgram(text, chip)
+    exchanged = {}
     for each in program.collectives():
         key = each.kind, "+".join(sorted({dtype for dtype, _ in each.arrays}))
         exchanged[key] = exchanged.get(key, Exchange()).plus(
@@ -140,7 +141,7 @@ def read_program(lowered: jax.stages.Lowered, devices: int) -> ProgramFacts:
         needed=sum(memory),
         memory=memory,
         compile_seconds=round(seconds, 1),
-        parts=parts,
+        parts=program.parts(),
         collectives=exchanged,
         kernels=program.kernels(),
         has_float64="f64[" in text,
@@ -164,13 +165,12 @@ def compile_run(topology: Topology, work: Work, decode: bool) -> Compiled:
     rows, *lengths = work.shape
     shape = (-(-rows // blocks) * blocks, *lengths)  # filled up to divide evenly
     lowered = train_programs(setup, shape, work.microbatches > 1)
-    programs = {
-        name: read_program(each, topology.devices) for name, each in lowered.items()
-    }
+    programs = {name: read_program(each, topology) for name, each in lowered.items()}
     found = Compiled(dict(mesh), shape, programs)
     if decode:
         sentences, step = decoder_program(config, model, devices[0])
-        found = found._replace(decoder=read_program(step, 1), sentences=sentences)
+        decoder = read_program(step, topology)
+        found = found._replace(decoder=decoder, sentences=sentences)
     return found
 
 

@@ -38,9 +38,12 @@ def flags(figures: Figures, row_tokens: int) -> str:
 
 def update(figures: Figures, compiler: str) -> str:
     """Describe the figures of an update."""
+    is_bound = figures["is_lower_bound"]
+    least, most = ("at least ", "at most ") if is_bound else ("", "")
+    how = "compiled" if is_bound else "estimated"
     lines = [
-        f"topology    {figures['topology']}: {figures['devices']} devices, "
-        f"estimated by the {compiler}, nothing was run",
+        f"topology    {figures['topology']}: {counted(figures['devices'], 'device')}, "
+        f"{how} by the {compiler}, nothing was run",
         f"            {arrangement(figures)}",
         *memory_lines(figures),
     ]
@@ -55,37 +58,39 @@ def update(figures: Figures, compiler: str) -> str:
             f"            {each['bytes'] / 1e6:>9,.1f} MB in {each['count']:>5,} x "
             f"{each['kind']} of {each['dtype']}"
         )
-    if "kernels" in figures:
-        lines.append("kernels     this compiler estimates no time; an update launches")
-        lines += [
-            f"            {count:>6,} x {name}"
-            for name, count in sorted(figures["kernels"].items(), key=lambda e: -e[1])
-        ]
-        return "\n".join(lines)
+    if is_bound:
+        lines.append("bounds      by bytes, products and the chip's data sheet")
     seconds = figures["estimated_seconds_per_update"]
     lines += [
-        f"update      {in_ms(seconds)} on the chip; products alone take "
-        f"{in_ms(figures['seconds_at_peak'])} at peak: {figures['share_of_peak']:.1%}",
-        f"            {in_ms(figures['seconds_with_collectives'])} if the collectives "
-        "overlap with nothing; then",
-        f"            {figures['target_tokens_per_second']:,} target tokens a second, "
-        f"{figures['hours']:.1f} hours for the whole run",
+        f"update      {least}{in_ms(seconds)} on the chip; products alone take "
+        f"{in_ms(figures['seconds_at_peak'])} at peak: "
+        f"{most}{figures['share_of_peak']:.1%}",
+        f"            {least}{in_ms(figures['seconds_with_collectives'])} if the "
+        "collectives overlap with nothing; then",
+        f"            {most}{figures['target_tokens_per_second']:,} target tokens a "
+        f"second, {least}{figures['hours']:.1f} hours for the whole run",
     ]
     if number := figures["kernels_without_estimate"]:
-        lines.append(
-            f"            without {number} Pallas kernels, which have no estimate"
-        )
+        what = "the operations of " * is_bound
+        lines.append(f"            without {what}{number} Pallas kernels: no estimate")
+    for kind, cost in figures.get("kinds", {}).items():
+        label, time = "kernels" * (kind == "all"), in_ms(cost["seconds"])
+        size = f"{cost['kernels']:>5,} move {cost['bytes'] / 1e9:>6,.2f} GB"
+        lines.append(f"{label:<12}{size}, at least {time:>8}: {kind}")
     lines.append(f"parts       the {LARGEST} largest, forward + backward")
     by_part: dict[str, Counter] = {}
+    moved = Counter()
     for each in figures["parts"]:
         by_part.setdefault(each["part"], Counter())[each["pass"]] += each["seconds"]
+        moved[each["part"]] += each.get("bytes", 0)
     largest = sorted(by_part.items(), key=lambda part: -part[1].total())[:LARGEST]
     for part, passes in largest:
         each = (in_ms(passes[name]) for name in ("forward", "backward"))
         both = "" if "" in passes else f" ({' + '.join(each)})"
+        size = f"{moved[part] / 1e9:>6.2f} GB  " * is_bound
         lines.append(
             f"            {passes.total() / seconds:>6.1%} "
-            f"{in_ms(passes.total()):>8}  {part}{both}"
+            f"{in_ms(passes.total()):>8}  {size}{part}{both}"
         )
     return "\n".join(lines)
 
@@ -112,7 +117,7 @@ def decoder(figures: Figures, beam_size: int) -> str:
     ]
     if "seconds_to_read_memory" in figures:
         floor = in_ms(figures["seconds_to_read_memory"])
-        step = figures.get("estimated_seconds_per_step")
-        estimated = f"{in_ms(step)}; " if step else ""
-        lines.append(f"            {estimated}reading its arguments once takes {floor}")
+        step = in_ms(figures["estimated_seconds_per_step"])
+        step = f"at least {step}" if figures["is_lower_bound"] else step
+        lines.append(f"            {step}; reading its arguments once takes {floor}")
     return "\n".join(lines)

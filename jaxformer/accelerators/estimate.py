@@ -10,12 +10,14 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from jaxformer.accelerators.chips import Topology
+from jaxformer.accelerators.hlo import Cost, Part, summed
 from jaxformer.config.sections import Config
 from jaxformer.system.errors import InputError
 from jaxformer.training.memory import StepMemory
 
 Figures = dict[str, Any]  # of an estimate, as jaxformer check prints them in JSON
 UNKNOWN = StepMemory(None, None, None)
+PALLAS = "tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu_v2"  # its kernels
 
 # By platform: the modules of its compiler, of which one is enough, and the extra.
 COMPILERS = {
@@ -66,7 +68,7 @@ class ProgramFacts(NamedTuple):
     needed: int  # bytes on each device: all that is known if it does not fit
     memory: StepMemory  # UNKNOWN if it does not fit
     compile_seconds: float
-    parts: Counter[tuple[str, str]]  # cycles by `section`
+    parts: dict[Part, Cost]
     collectives: dict[tuple[str, str], Exchange]  # by kind and dtype
     kernels: Counter[str]
     has_float64: bool
@@ -140,16 +142,16 @@ def estimate(topology: Topology, work: Work, compiled: Compiled) -> Figures:
         "bytes_per_device": largest.needed,
         "memory": largest.memory._asdict(),
         "bytes_available": available,
+        "is_lower_bound": not chip.is_tpu,  # the estimated time
     }
     if any(program.memory.arguments is None for program in programs.values()):
         return figures | {"fits": False}
     # The TPU compiler refuses what does not fit.
     figures["fits"] = chip.is_tpu or largest.needed <= available
-    parts, exchanged, kernels = Counter(), {}, Counter()
+    costs, exchanged, kernels = [], {}, Counter()
     for name, program in programs.items():
         times = work.microbatches if name == "microbatch" else 1
-        for key, cycles in program.parts.items():
-            parts[key] += times * cycles
+        costs += [(part, cost, times) for part, cost in program.parts.items()]
         for key, (count, size, most) in program.collectives.items():
             before = exchanged.get(key, Exchange())
             exchanged[key] = before.plus(times * count, times * size, most)
@@ -168,15 +170,21 @@ def estimate(topology: Topology, work: Work, compiled: Compiled) -> Figures:
     }
     at_peak = work.microbatches * work.flops / (chip.peak * topology.chips)
     figures["seconds_at_peak"] = at_peak
-    if chip.clock is None:
-        return figures | {"kernels": dict(kernels)}
-    figures["kernels_without_estimate"] = kernels["tpu_custom_call"]  # of Pallas
-    return figures | times_of(figures, parts, chip.clock, work)
+    figures["kernels_without_estimate"] = sum(kernels[name] for name in PALLAS)
+    figures |= times_of(figures, costs, work)
+    if chip.is_tpu:
+        return figures
+    kinds = summed((key, *cost) for (*_, kind), *cost in costs for key in ("all", kind))
+    kinds = {kind: cost._asdict() for kind, cost in kinds.items()}
+    return figures | {"kernels": dict(kernels), "kinds": kinds}
 
 
-def times_of(figures: Figures, parts: Counter, clock: float, work: Work) -> Figures:
-    """Turn the cycles of parts into seconds of an update and of the run."""
-    seconds = parts.total() / clock
+def times_of(
+    figures: Figures, costs: list[tuple[Part, Cost, int]], work: Work
+) -> Figures:
+    """Sum the costs of parts to the seconds of an update and of the run."""
+    parts = summed((part[:2], *cost) for part, *cost in costs)
+    seconds = sum(cost.seconds for cost in parts.values())
     with_links = seconds + figures["collective_seconds"]
     return {
         "estimated_seconds_per_update": seconds,
@@ -185,8 +193,9 @@ def times_of(figures: Figures, parts: Counter, clock: float, work: Work) -> Figu
         "target_tokens_per_second": round(work.tokens / with_links),
         "hours": work.config.training.steps * with_links / 3600,
         "parts": [
-            {"part": part, "pass": direction, "seconds": cycles / clock}
-            for (part, direction), cycles in parts.most_common()
+            {"part": part, "pass": direction, "seconds": cost.seconds}
+            | ({"bytes": cost.bytes} if cost.kernels else {})
+            for (part, direction), cost in parts.items()
         ],
     }
 
@@ -199,11 +208,10 @@ def estimate_decoder(
     figures = {"sentences": sentences, "bytes_per_device": program.needed}
     if read is None:
         return figures | {"fits": False}
-    figures |= {
+    return figures | {
         "seconds_to_read_memory": read / chip.memory_rate * chip.cores,
+        "estimated_seconds_per_step": sum(c.seconds for c in program.parts.values()),
+        "is_lower_bound": not chip.is_tpu,
         "has_float64": program.has_float64,
         "compile_seconds": program.compile_seconds,
     }
-    if chip.clock is None:
-        return figures | {"kernels": dict(program.kernels)}
-    return figures | {"estimated_seconds_per_step": program.parts.total() / chip.clock}

@@ -1,4 +1,4 @@
-"""Read an optimised program: its estimated cycles, and what devices exchange.
+"""Read an optimised program: what its parts cost, and what devices exchange.
 
 The text is that of `jax.stages.Compiled.as_text()`. The TPU compiler writes an estimate
 of cycles beside most instructions; collectives have none. A loop counts by its trip
@@ -8,15 +8,17 @@ count, where that is constant, and a conditional by its larger branch.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
-_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
-_BYTES |= {f"{sign}{8 * size}": size for sign in "su" for size in (1, 2, 4, 8)}
+BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+BYTES |= {f"{sign}{8 * size}": size for sign in "su" for size in (1, 2, 4, 8)}
 _KINDS = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
     "collective-broadcast", "ragged-all-to-all",
 )  # fmt: skip
+# Instructions of a GPU that launch a kernel.
+KERNELS = ("fusion", "custom-call", "sort", "copy", "copy-start")
 _NAME = r"%?([\w.\-]+)"
 _COMPUTATION = re.compile(rf"(ENTRY )?{_NAME} \(.*\{{$")
 _INSTRUCTION = re.compile(rf"\s+(ROOT )?{_NAME} = (.*?) ([a-z][\w\-]*)\(")
@@ -25,6 +27,28 @@ _NO_SCOPE = re.compile(
     r".*[(.>].*|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat\w*|pjit|"
     r"custom_[jv]\w+_call|shard_map|layer_\d+|"
 )
+
+
+Array = tuple[str, tuple[int, ...]]  # dtype and shape
+Key = TypeVar("Key")
+Part = tuple[str, str, str]  # section of the model, pass, and kind of kernel
+
+
+class Cost(NamedTuple):
+    """What instructions take."""
+
+    seconds: float = 0.0
+    bytes: int = 0  # of memory, read and written; of GPUs only, as is the next
+    kernels: int = 0
+
+
+def summed(costs: Iterable[tuple[Key, Cost, int]]) -> dict[Key, Cost]:
+    """Sum costs by their keys, each as often as it says; the longest first."""
+    found: dict[Key, Cost] = {}
+    for key, cost, times in costs:
+        pairs = zip(found.get(key, Cost()), cost, strict=True)
+        found[key] = Cost(*(before + times * each for before, each in pairs))
+    return dict(sorted(found.items(), key=lambda each: -each[1].seconds))
 
 
 class Instruction(NamedTuple):
@@ -42,12 +66,34 @@ class Instruction(NamedTuple):
         found = re.search(pattern, self.line)
         return found and found[1]
 
+    @property
+    def operands(self) -> list[str]:
+        """The names of its operands."""
+        listed = self.attribute(rf" {self.opcode}\(([^)]*)\)") or ""
+        return re.findall(r"%([\w.\-]+)", listed)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Dtype and shape of each array of its result."""
+        return arrays_in(self.result)
+
+    @property
+    def bytes(self) -> int:
+        """The size of its result."""
+        return sum(BYTES[dtype] * math.prod(shape) for dtype, shape in self.arrays)
+
+    @property
+    def kernel(self) -> str:
+        """The name of a GPU's kernel: that in its library, or the opcode."""
+        library = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
+        return self.attribute(library) or self.opcode.removesuffix("-start")
+
 
 class Collective(NamedTuple):
     """An instruction by which devices exchange data."""
 
     kind: str
-    arrays: tuple[tuple[str, tuple[int, ...]], ...]  # dtypes and shapes of its results
+    arrays: tuple[Array, ...]  # of its results
     group: int  # devices that exchange with one another; 0: all
     times: int  # that it runs
 
@@ -58,7 +104,7 @@ class Collective(NamedTuple):
     @property
     def bytes(self) -> int:
         """The size of the results on one device, each time it runs."""
-        return sum(_BYTES[dtype] * math.prod(shape) for dtype, shape in self.arrays)
+        return sum(BYTES[dtype] * math.prod(shape) for dtype, shape in self.arrays)
 
     def sent(self, devices: int) -> float:
         """Bytes that a device sends by rings, all times; the program has `devices`."""
@@ -72,18 +118,20 @@ class Collective(NamedTuple):
         return self.times * self.bytes * factors.get(self.kind, (n - 1) / n)
 
 
-def arrays_in(text: str) -> list[tuple[str, tuple[int, ...]]]:
+def arrays_in(text: str) -> list[Array]:
     """Return dtype and dimensions of each array, such as f32[8,16], in HLO."""
-    found = re.findall(rf"\b({'|'.join(_BYTES)})\[([\d,]*)\]", text)
+    found = re.findall(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]", text)
     return [
         (kind, tuple(map(int, filter(None, dims.split(","))))) for kind, dims in found
     ]
 
 
 class Program:
-    """The computations of a program."""
+    """The computations of a program, with a TPU's `clock` in Hz."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, clock: float = 1.0) -> None:
+        self._clock = clock
+        self._named: dict[str, Instruction] = {}
         self._computations: dict[str, list[Instruction]] = {}
         self._entry = ""
         for line in text.splitlines():
@@ -94,16 +142,22 @@ class Program:
                 root, *parts = found.groups()
                 named = re.search(r'op_name="([^"]*)"', line)
                 operation = named[1] if named else ""
-                current.append(Instruction(bool(root), *parts, line, operation))
+                each = Instruction(bool(root), *parts, line, operation)
+                current.append(each)
+                self._named[each.name] = each
 
     def operations(self) -> dict[str, str]:
         """Map the names of instructions to the names that JAX gave them."""
-        lines = [each for part in self._computations.values() for each in part]
-        return {each.name: each.operation for each in lines}
+        return {name: each.operation for name, each in self._named.items()}
 
-    def cycles(self) -> Counter[str]:
-        """Sum the estimated cycles of each operation."""
-        return self._cycles(self._entry)
+    def parts(self) -> dict[Part, Cost]:
+        """Sum the estimated cost by part; instructions without a cost are left out."""
+        return summed(
+            ((*section(each.operation), kind), cost, times)
+            for each, times in self._run(self._entry)
+            for kind, cost in [self._cost(each)]
+            if any(cost)
+        )
 
     def collectives(self) -> list[Collective]:
         """List what devices exchange; an asynchronous collective is listed once."""
@@ -130,10 +184,8 @@ class Program:
         """Count the kernels of a GPU's program, those of libraries by their names."""
         found = Counter()
         for each, times in self._run(self._entry):
-            if each.opcode in ("fusion", "custom-call", "sort", "copy", "copy-start"):
-                library = r'(?:custom_call_target="|"kind":"(?=__))([^"]*)"'
-                kernel = each.attribute(library) or each.opcode.removesuffix("-start")
-                found[kernel] += times
+            if each.opcode in KERNELS:
+                found[each.kernel] += times
         return found
 
     def _run(
@@ -174,7 +226,7 @@ class Program:
                     r"\1,\2", each.line,
                 )  # fmt: skip
                 names = [branch.strip(" %") for branch in branches.split(",")]
-                return [max(names, key=lambda name: self._cycles(name).total())]
+                return [max(names, key=self._seconds)]
             case "call":
                 return [each.attribute(rf"to_apply={_NAME}")]
             case "fusion" | "async-start":
@@ -193,12 +245,13 @@ class Program:
         limit = root.attribute(rf"compare\(.*, {_NAME}\), direction=LT")
         return int(constants.get(limit) or 1)
 
-    def _cycles(self, name: str) -> Counter[str]:
-        found = Counter()
-        for each, times in self._run(name):
-            if own := each.attribute(r'estimated_cycles":"(\d+)"'):
-                found[each.operation] += times * int(own)
-        return found
+    def _seconds(self, name: str) -> float:
+        return sum(n * self._cost(each)[1].seconds for each, n in self._run(name))
+
+    def _cost(self, each: Instruction) -> tuple[str, Cost]:
+        """The kind of an instruction, and what it takes each time that it runs."""
+        cycles = each.attribute(r'estimated_cycles":"(\d+)"') or 0
+        return "", Cost(int(cycles) / self._clock)
 
 
 def _group_size(each: Instruction) -> int:

@@ -63,17 +63,19 @@ class MultiHeadAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"],
+        queries: Float[Array, "B T D"],
+        keys: Float[Array, "B S D"],
+        values: Float[Array, "B S D"],
         mask: Mask,
         positions: Int[Array, "B S"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attend from x to memory, which is x for self-attention.
+        """Compute MultiHead(Q, K, V), where all three are one for self-attention.
 
         Positions of self-attention rotate queries and keys (Su et al. 2021).
         """
-        heads = self.attend(x, memory, mask, positions)
-        shape, axes = (*heads.shape[2:], x.shape[-1]), ("heads", "head_size", "embed")
+        heads = self.attend(queries, keys, values, mask, positions)
+        shape = (*heads.shape[2:], queries.shape[-1])
+        axes = ("heads", "head_size", "embed")
         output = self._linear(
             shape, axes, contracted=2, gain=self.output_gain, name="output"
         )
@@ -81,39 +83,42 @@ class MultiHeadAttention(nn.Module):
 
     def attend(
         self,
-        x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"],
+        queries: Float[Array, "B T D"],
+        keys: Float[Array, "B S D"],
+        values: Float[Array, "B S D"],
         mask: Mask,
         positions: Int[Array, "B S"] | None,
     ) -> Heads:
         """Compute the heads; another kind of attention replaces this."""
-        query, key, value = self.projected(x, memory, positions)
+        query, key, value = self.projected(queries, keys, values, positions)
         if self.is_mutable_collection("intermediates"):  # asked for
             self.sow("intermediates", "weights", attention_weights(query, key, mask))
         return attend(query, key, value, mask, may_fuse=self.may_fuse)
 
     def projected(
         self,
-        x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"],
+        queries: Float[Array, "B T D"],
+        keys: Float[Array, "B S D"],
+        values: Float[Array, "B S D"],
         positions: Int[Array, "B S"] | None,
         *,
         prefix: str = "",  # of the projections' names
     ) -> tuple[Queries, Keys, Values]:
-        """Project to queries, keys and values.
+        """Project to the queries, keys and values of all heads.
 
-        With positions x has the first T tokens of memory.
+        With positions the T queries are of the first of the S tokens.
         """
-        d, h, axes = x.shape[-1], self.num_heads, ("embed", "heads", "head_size")
+        d, h, axes = queries.shape[-1], self.num_heads, ("embed", "heads", "head_size")
         project = partial(self._linear, axes=axes, contracted=1, gain=1.0)
-        key = project((d, h, self.d_k), name=f"{prefix}key")(memory)
-        value = project((d, h, self.d_v), name=f"{prefix}value")(memory)
-        query = project((d, h, self.d_k), name=f"{prefix}query")(x)
+        key = project((d, h, self.d_k), name=f"{prefix}key")(keys)
+        value = project((d, h, self.d_v), name=f"{prefix}value")(values)
+        query = project((d, h, self.d_k), name=f"{prefix}query")(queries)
         if positions is not None:
-            turns = rotations(positions, memory.shape[1], self.d_k)
+            turns = rotations(positions, keys.shape[1], self.d_k)
             turns = [each[:, :, None] for each in turns]  # [B, S, 1, K / 2]
             key = rotate(key, *turns, axis=3)
-            query = rotate(query, *(each[:, : x.shape[1]] for each in turns), axis=3)
+            turns = (each[:, : queries.shape[1]] for each in turns)
+            query = rotate(query, *turns, axis=3)
         return query, key, value
 
     @property

@@ -20,10 +20,16 @@ class GlobalAttention(MultiHeadAttention, kw_only=True):
     first: int  # g
 
     def attend(
-        self, x: Vectors, memory: Vectors, mask: SelfMask, positions: Ids | None
+        self,
+        queries: Vectors,
+        keys: Vectors,
+        values: Vectors,
+        mask: SelfMask,
+        positions: Ids | None,
     ) -> Float[Array, "B L H U"]:
-        near = self.projected(x, memory, positions)
-        far = self.projected(x[:, : self.first], memory, positions, prefix="global_")
+        near = self.projected(queries, keys, values, positions)
+        first = queries[:, : self.first]
+        far = self.projected(first, keys, values, positions, prefix="global_")
         if isinstance(mask, Neighbourhood):
             of_first = (mask.segments != 0)[:, None, None]
         else:

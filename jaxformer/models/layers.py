@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, Float32, Int, UInt32
+from jaxtyping import Array, Float, Float32, Int
 
-from jaxformer.models.arrays import Floats, Integer, RandomKey, Vector, Vectors
-from jaxformer.models.kernels.elementwise import relu
+from jaxformer.models.arrays import Floats, RandomKey, Vector, Vectors
+from jaxformer.models.kernels.dropout import drop
+from jaxformer.models.kernels.elementwise import copies, relu
 from jaxformer.models.kernels.norm import layer_norm as fast_layer_norm
 from jaxformer.models.linear import Projection
 from jaxformer.models.shards import batch_shard
 
-Function = Callable[[Floats], Floats]
+Function = Callable[..., Floats]
 Angles = Float32[Array, "*angles"]
 
 ACTIVATIONS = {"relu": relu, "swish": jax.nn.swish}
@@ -72,35 +73,10 @@ def layer_norm(
     return (normal * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
 
-def random_bits(
-    seeds: UInt32[Array, "2"], shape: tuple[int, ...], first_row: Integer | int = 0
-) -> UInt32[Array, "..."]:
-    """Hash each element's index with two seeds.
-
-    Two rounds of the murmur3 finaliser, which XLA fuses into the loop that uses them,
-    so no array of bits is stored. Element i depends on (seeds, i) alone: the bits are
-    the same on every mesh.
-    """
-    bits, stride = jnp.zeros(shape, jnp.uint32), 1  # each element's index
-    for axis in reversed(range(len(shape))):
-        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        if axis == 0:
-            index += jnp.uint32(first_row)
-        bits += index * np.uint32(stride)
-        stride = stride * shape[axis] % 2**32
-    for seed in (seeds[0], seeds[1]):
-        bits = (bits ^ seed) * np.uint32(0x85EBCA6B)
-        bits = (bits ^ (bits >> 15)) * np.uint32(0xC2B2AE35)
-        bits = bits ^ (bits >> 16)
-    return bits
-
-
 def dropout(x: Floats, *, rate: float, key: RandomKey) -> Floats:
     """Section 5.4: zero each element with probability `rate`, scale the others up."""
-    bits = random_bits(jax.random.bits(key, (2,)), x.shape, batch_shard() * len(x))
-    keep = bits >= np.uint32(rate * 2**32)
-    scaled = x * jnp.float32(1.0 / (1.0 - rate))  # which bfloat16 would round
-    return jnp.where(keep, scaled.astype(x.dtype), jnp.zeros_like(x))
+    first, second, *_ = jax.random.key_data(key)
+    return drop(x, (first, second), batch_shard() * len(x), rate)
 
 
 class Dropout(nn.Module):
@@ -146,11 +122,16 @@ def residual(
     norm: Function,
     norm_first: bool,
     drop: Function = lambda x: x,
+    uses: int = 1,
 ) -> Floats:
-    """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x)))."""
+    """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x))).
+
+    f takes its argument as many times as it `uses` it.
+    """
+    x, *others = copies(x, 2 if norm_first else 1 + uses)
     if norm_first:
-        return x + drop(function(norm(x)))
-    return norm(x + drop(function(x)))
+        return x + drop(function(*copies(norm(*others), uses)))
+    return norm(x + drop(function(*others)))
 
 
 class Sublayer(nn.Module):
@@ -161,10 +142,11 @@ class Sublayer(nn.Module):
     epsilon: float  # of the layer norm
 
     @nn.compact
-    def __call__(self, x: Vectors, function: Function) -> Vectors:
+    def __call__(self, x: Vectors, function: Function, uses: int = 1) -> Vectors:
         norm = LayerNorm(self.epsilon, name="norm")
         drop = Dropout(self.dropout, name="dropout")
-        return residual(x, function, norm=norm, norm_first=self.norm_first, drop=drop)
+        how = {"norm_first": self.norm_first, "uses": uses}
+        return residual(x, function, norm=norm, drop=drop, **how)
 
 
 class FeedForward(nn.Module):

@@ -28,10 +28,15 @@ class ProjectedAttention(MultiHeadAttention, kw_only=True):
     longest: int  # n
 
     def attend(
-        self, x: Vectors, memory: Vectors, mask: ArrayMask, positions: Ids | None
+        self,
+        queries: Vectors,
+        keys: Vectors,
+        values: Vectors,
+        mask: ArrayMask,
+        positions: Ids | None,
     ) -> Float[Array, "B L H U"]:
         """Compute the heads; the mask [B, 1, 1, L] is True at tokens."""
-        query, key, value = self.projected(x, memory, positions)
+        query, key, value = self.projected(queries, keys, values, positions)
         init = nn.initializers.normal(self.count**-0.5)
         init = nn.with_logical_partitioning(init, (None, "position"))
         is_real = mask[:, 0, 0, :, None, None]
@@ -41,5 +46,5 @@ class ProjectedAttention(MultiHeadAttention, kw_only=True):
             matrix = matrix[:, : x.shape[1]].astype(x.dtype)
             return jnp.einsum("ms,bshk->bmhk", matrix, jnp.where(is_real, x, 0))
 
-        keys, values = mixed("key_mixture", key), mixed("value_mixture", value)
-        return attend(query, keys, values, may_fuse=self.may_fuse)
+        key, value = mixed("key_mixture", key), mixed("value_mixture", value)
+        return attend(query, key, value, may_fuse=self.may_fuse)

@@ -83,9 +83,14 @@ class RelativeAttention(MultiHeadAttention, kw_only=True):
     distance: int  # k
 
     def attend(
-        self, x: Vectors, memory: Vectors, mask: ArrayMask, positions: Ids | None
+        self,
+        queries: Vectors,
+        keys: Vectors,
+        values: Vectors,
+        mask: ArrayMask,
+        positions: Ids | None,
     ) -> Float[Array, "B L H U"]:
-        query, key, value = self.projected(x, memory, positions)
+        query, key, value = self.projected(queries, keys, values, positions)
         init = nn.initializers.xavier_uniform()
         init = nn.with_logical_partitioning(init, (None, "head_size"))
         of_key, of_value = (

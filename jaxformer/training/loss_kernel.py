@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.models.kernels.barrier import pass_ends
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.training.loss import LossSums, sums_of_rows
 
@@ -32,8 +33,9 @@ class ChunkPlan(NamedTuple):
 PLANS = {
     "cpu": ChunkPlan(512, sums_by_product=False, adds_transposed=True),
     "tpu": ChunkPlan(8192, sums_by_product=True, adds_transposed=False),
-    "default": ChunkPlan(4096, sums_by_product=False, adds_transposed=False),
+    "default": ChunkPlan(8192, sums_by_product=False, adds_transposed=False),
 }
+MOST = 64.0  # nats by which a logit counts as above the right one, at most
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("label_smoothing",))
@@ -74,10 +76,11 @@ def _in_chunks(
 ) -> tuple[LossSums, tuple]:
     """Compute loss sums and gradients, a chunk of tokens at a time.
 
-    d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
-    softmax; the part of the target is added here.
+    d loss / d logits = softmax(logits) - smoothed target. For the matrix, chunks give
+    the part of the softmax; the part of the target is added here.
     """
     shape, d = x.shape, x.shape[-1]
+    (x,) = pass_ends(x)
     x, target, segments = x.reshape(-1, d), target.ravel(), segments.ravel()  # [N, D]
     count = len(x)
     chunks = math.ceil(count / plan.chunk_tokens)
@@ -99,9 +102,10 @@ def _in_chunks(
     row = -even * (real * x).sum(axis=0, dtype=jnp.float32)  # [D]
     start = jnp.broadcast_to(row, embedding.shape)
     start_bias = None if bias is None else jnp.full(bias.shape, -even * real.sum())
-    (grad_matrix, grad_bias), (grad_x, sums) = jax.lax.scan(
+    sums = jnp.zeros(len(LossSums._fields))
+    (grad_matrix, grad_bias, sums), grad_x = jax.lax.scan(
         functools.partial(_chunk, plan, output, label_smoothing),
-        (start.T if plan.adds_transposed else start, start_bias),
+        (start.T if plan.adds_transposed else start, start_bias, sums),
         [each.reshape(-1, size, *each.shape[1:]) for each in (x, target, segments)],
     )
     if plan.adds_transposed:
@@ -110,12 +114,11 @@ def _in_chunks(
         grad_matrix = transposed(jax.lax.optimization_barrier(grad_matrix))
     # The right piece's share of the smoothed target touches one row a token.
     share = (1.0 - label_smoothing) * real
-    grad_x = grad_x.reshape(-1, d) - share * jnp.take(matrix, target, axis=0)
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
         grad_bias = grad_bias.at[target].add(-share[:, 0])
-    grad_x = grad_x[:count].astype(x.dtype).reshape(shape)
-    return jax.tree.map(jnp.sum, sums), (grad_x, grad_matrix, grad_bias)
+    grad_x = grad_x.reshape(-1, d)[:count].reshape(shape)
+    return LossSums(*sums), (grad_x, grad_matrix, grad_bias)
 
 
 def _chunk(
@@ -123,34 +126,40 @@ def _chunk(
 ) -> tuple:
     """Add a chunk of M tokens to the totals; returns its own gradient and sums.
 
-    Arrays as large as the logits are read seldom. The exponentials enter the products
-    unscaled: the D numbers of a row are scaled instead of its V. The mean of a row of
-    logits is a product with the mean of the embedding's rows.
+    Arrays as large as the logits are read seldom. One pass makes the exponentials and
+    their sums, since it subtracts the right piece's logit, which is known before it,
+    and not the row's highest. The exponentials enter the products unscaled: the D
+    numbers of a row are scaled instead of its V. The mean of a row of logits is a
+    product with the mean of the embedding's rows.
     """
     matrix, row_sum, bias, bias_sum = output  # [V, D], [D], [V], []
-    grad_matrix, grad_bias = totals
+    grad_matrix, grad_bias, before = totals
     x, target, segments = chunk  # [M, D], [M], [M]
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     logits = product("md,vd->mv", x, matrix)
     if bias is not None:
         logits += bias[None]
     highest = logits.max(axis=-1)
-    exponentials = jnp.exp(logits - highest[:, None])
+    right = jnp.take_along_axis(logits, target[:, None], axis=-1)  # [M, 1]
+    exponentials = jnp.exp(jnp.minimum(logits - right, MOST))
     normaliser = exponentials.sum(axis=-1)  # [M]
     exponentials = exponentials.astype(x.dtype)
+    factor = matrix
     if plan.sums_by_product:
-        matrix = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
-    grad_x = product("mv,vd->md", exponentials, matrix)  # [M, D], or [M, D + 1]
+        factor = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
+    grad_x = product("mv,vd->md", exponentials, factor)  # [M, D], or [M, D + 1]
     if plan.sums_by_product:
         grad_x, normaliser = grad_x[:, :-1], grad_x[:, -1]
     mean = jnp.einsum("md,d->m", x, row_sum, precision="highest")
     mean = (mean + bias_sum) / len(matrix)
-    rows = (highest, highest + jnp.log(normaliser), mean)
+    rows = (highest, right[:, 0] + jnp.log(normaliser), mean)
     sums = sums_of_rows(logits, *rows, target, segments, label_smoothing)
     real = (segments != 0).astype(jnp.float32)
     scale = (real / normaliser)[:, None]  # [M, 1]
     grad_x = scale * grad_x
     grad_x -= label_smoothing / len(matrix) * real[:, None] * row_sum[None]
+    share = (1.0 - label_smoothing) * real[:, None]
+    grad_x = (grad_x - share * jnp.take(matrix, target, axis=0)).astype(x.dtype)
     scaled = (scale * x).astype(x.dtype)
     if plan.adds_transposed:
         grad_matrix += product("dm,mv->dv", transposed(scaled), exponentials)
@@ -158,7 +167,7 @@ def _chunk(
         grad_matrix += product("mv,md->vd", exponentials, scaled)
     if bias is not None:
         grad_bias += jnp.einsum("mv,m->v", exponentials, scale[:, 0])
-    return (grad_matrix, grad_bias), (grad_x, sums)
+    return (grad_matrix, grad_bias, before + jnp.stack(sums)), grad_x
 
 
 def _backward(label_smoothing: float, grads: tuple, cotangent: LossSums) -> tuple:

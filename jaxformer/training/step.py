@@ -16,12 +16,17 @@ import optax
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
-from jaxformer.training.conditional import updated_if
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
 from jaxformer.training.sharded_optimizer import over_shards
 from jaxformer.training.sharding import splits_batch
+from jaxformer.training.update_kernels import (
+    compiler_options,
+    global_norm,
+    scaled,
+    updated_if,
+)
 
 MOST_BAD_STEPS = 10  # a run with so many non-finite updates in a row does not recover
 
@@ -120,13 +125,13 @@ def apply_gradients(
     """
     share = 1.0 / total.sums.tokens
     with jax.named_scope("gradient_norm"):
-        norm = optax.tree.norm(total.grads) * share
+        norm = global_norm(total.grads) * share
     runs = state.bad_steps < MOST_BAD_STEPS
     is_good = runs & jnp.isfinite(norm) & jnp.isfinite(total.sums.loss)
 
     def update(state: TrainState) -> TrainState:
         # XLA would keep a quotient in an array of its own.
-        grads = jax.tree.map(lambda grad: grad * share, total.grads)
+        grads = scaled(total.grads, share)
         changed = trainable(state.params, config.freeze)
         updates, opt_state = optimizer.update(grads, state.opt_state, changed)
         params = merged(optax.apply_updates(changed, updates), state.params)
@@ -200,15 +205,17 @@ class TrainStep:
             return jax.tree.map(jnp.add, total, differentiate(state, batch, index))
 
         self._freeze, self._scalar = config.freeze, shardings and shardings.step
+        options = shardings and compiler_options(shardings.step.mesh)
+        jit = functools.partial(jax.jit, compiler_options=options)
         placed = {"out_shardings": shardings and (shardings, None)}
         summed = shardings and Gradients(
             LossSums(*[shardings.step] * len(LossSums._fields)),
             trainable(shardings.params, config.freeze),
         )
-        self._update = jax.jit(update, donate_argnums=0, **placed)
-        self._differentiate = jax.jit(differentiate, out_shardings=summed)
-        self._accumulate = jax.jit(accumulate, donate_argnums=0, out_shardings=summed)
-        self._apply = jax.jit(apply, donate_argnums=0, **placed)
+        self._update = jit(update, donate_argnums=0, **placed)
+        self._differentiate = jit(differentiate, out_shardings=summed)
+        self._accumulate = jit(accumulate, donate_argnums=0, out_shardings=summed)
+        self._apply = jit(apply, donate_argnums=0, **placed)
 
     def lower(
         self, state: TrainState, batch: Batch | None, *, accumulate: bool

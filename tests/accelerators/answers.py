@@ -3,20 +3,21 @@
 from collections import Counter
 
 from jaxformer.accelerators.estimate import UNKNOWN, Compiled, Exchange, ProgramFacts
+from jaxformer.accelerators.hlo import Cost
 from jaxformer.training.memory import StepMemory
 
-LOSS = {("loss", "forward"): 3_000_000, ("loss", "backward"): 1_500_000}
+LOSS = {("loss", "forward", ""): Cost(0.002), ("loss", "backward", ""): Cost(0.001)}
 SUMS = {("all-reduce", "f32"): Exchange(2, 50_000_000, 10)}
 
 
 def program(arguments=100, parts=LOSS, collectives=SUMS, kernels=(("fusion", 7),)):
     memory = StepMemory(arguments, temporary=20, outputs=3)
-    counts = Counter(parts), collectives, Counter(dict(kernels))
+    counts = dict(parts), collectives, Counter(dict(kernels))
     return ProgramFacts(sum(memory), memory, 2.0, *counts, has_float64=False)
 
 
 def too_large(needed):
-    return ProgramFacts(needed, UNKNOWN, 0.0, Counter(), {}, Counter(), False)
+    return ProgramFacts(needed, UNKNOWN, 0.0, {}, {}, Counter(), False)
 
 
 def answer(**programs):

@@ -1,6 +1,6 @@
-"""The programs of a tiny run, compiled for a slice of four TPUs that is not here.
+"""The programs of a tiny run, compiled for accelerators that are not here.
 
-Needs libtpu, without a TPU: `pip install 'jaxformer[tpu]'`.
+Needs libtpu, without a TPU, and for GPUs the compiler of jaxformer[cuda].
 """
 
 import functools
@@ -24,12 +24,16 @@ from jaxformer.config.sections import MeshConfig
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import parse_config, read_config_file
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("libtpu") is None, reason="needs libtpu"
-    ),
-]
+pytestmark = pytest.mark.slow
+
+
+def needs(module):
+    """Skip a test where this compiler is not installed."""
+    is_missing = importlib.util.find_spec(module) is None
+    return pytest.mark.skipif(is_missing, reason=f"needs {module}")
+
+
+TPU, GPU = needs("libtpu"), needs("jax_cuda13_plugin")
 V, D, F, ROWS, LENGTH = 1032, 256, 512, 16, 128
 SIZES = {
     "encoder_layers": 1, "decoder_layers": 1, "d_model": D, "d_ff": F, "num_heads": 4,
@@ -59,6 +63,7 @@ def figures(topology, sizes):
     return estimate(topology, work, answer), decoder
 
 
+@TPU
 @pytest.mark.parametrize(
     ("topology", "sizes", "share"),
     [
@@ -93,6 +98,7 @@ def test_an_update_is_lean_on_every_mesh(topology, sizes, share):
     assert largest["all-gather"] == V * D // tensor
 
 
+@TPU
 def test_a_step_of_the_decoder_is_estimated():
     _, found = figures(V5E, DATA)
     assert found["has_float64"] is False
@@ -102,12 +108,15 @@ def test_a_step_of_the_decoder_is_estimated():
 
 
 COMMAND = (
-    "--mode=check", "--config=demo", "--topology=v5e:1x1",
+    "--mode=check", "--config=demo",
     "--config.model.encoder_layers=1", "--config.model.decoder_layers=1",
 )  # fmt: skip
 
 
-def test_the_command_needs_no_network():
+@pytest.mark.parametrize(
+    "topology", [pytest.param("v5e:1x1", marks=TPU), pytest.param("h100", marks=GPU)]
+)
+def test_the_command_needs_no_network(topology):
     """It runs in a namespace without one, and says that nothing was run."""
     isolate = ["unshare", "--net", "--map-root-user"]
     if (
@@ -116,13 +125,19 @@ def test_the_command_needs_no_network():
     ):
         pytest.skip("this machine makes no network namespaces")
     done = subprocess.run(
-        [*isolate, sys.executable, "-m", "jaxformer.main", *COMMAND],
+        [*isolate, sys.executable, "-m", "jaxformer.main", *COMMAND,
+         f"--topology={topology}"],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "estimated by the TPU compiler" in done.stderr
+    assert "nothing was run" in done.stderr
     assert "libtpu" not in done.stderr  # nor the noise of the library
     found = json.loads(done.stdout)
-    assert found["topology"] == "v5e:1x1"
+    assert found["topology"] == topology
     assert found["collective_bytes"] == 0
-    assert found["estimated_seconds_per_update"] > 0
+    assert 0 < found["share_of_peak"] < 1
+    assert found["decoder"]["estimated_seconds_per_step"] > 0
+    if found["is_lower_bound"]:
+        kinds = found["kinds"]
+        assert kinds["all"]["kernels"] == sum(found["kernels"].values())
+        assert kinds["products"]["bytes"] > 0

@@ -9,6 +9,7 @@ from jaxformer.accelerators import describe
 from jaxformer.accelerators.arrangements import meshes, search
 from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.estimate import Work, estimate, estimate_decoder
+from jaxformer.accelerators.hlo import Cost
 from jaxformer.runs.config_files import parse_config, read_config_file
 from tests.accelerators.answers import answer, program, too_large
 
@@ -43,7 +44,8 @@ def test_one_program_is_an_update():
 
 
 def test_microbatches_count_each_time_and_the_optimiser_once():
-    step = program(arguments=500, parts={("optimizer", ""): 1_500_000}, collectives={})
+    adam = {("optimizer", "", ""): Cost(0.001)}
+    step = program(arguments=500, parts=adam, collectives={})
     found = answer(microbatch=program(), optimizer=step)
     figures = estimate(V5E, work(microbatches=3), found)
     assert figures["bytes_per_device"] == 523  # of the larger program
@@ -94,12 +96,32 @@ def test_a_core_of_a_v4_has_half_of_the_chip():
     assert figures["collective_seconds"] == pytest.approx(5e7 / 150e9)
 
 
-def test_gpus_have_kernels_and_no_time():
-    found = answer(update=program(parts={}))
+def test_gpus_have_a_lower_bound_by_section_and_by_kind_of_kernel():
+    parts = {
+        ("loss", "forward", "products"): Cost(0.002, 4 * 10**9, 3),
+        ("loss", "forward", "others"): Cost(0.001, 3 * 10**9, 2),
+        ("norm", "backward", "others"): Cost(0.001, 2 * 10**9, 2),
+    }
+    kernels = {"fusion": 4, "__gpu$xla.gpu.triton": 1, "__triton_gemm": 2}
+    found = answer(update=program(parts=parts, kernels=kernels))
     figures = estimate(parse_topology("h200:4"), work(), found)
-    assert figures["kernels"] == {"fusion": 7}
-    assert "estimated_seconds_per_update" not in figures
-    assert "7 x fusion" in describe.update(figures, "GPU compiler")
+    assert figures["kinds"] == {
+        "all": {"seconds": 0.004, "bytes": 9 * 10**9, "kernels": 7},
+        "products": {"seconds": 0.002, "bytes": 4 * 10**9, "kernels": 3},
+        "others": {"seconds": 0.002, "bytes": 5 * 10**9, "kernels": 4},
+    }
+    text = describe.update(figures, "GPU compiler 1.2")
+    for said in (
+        "h200:4: 4 devices, compiled by the GPU compiler 1.2, nothing was run",
+        "at least 4 ms on the chip; products alone take 0.498 ms at peak: at most 12",
+        "at most 31,135 target tokens a second, at least 0.1 hours",
+        "                4 move   5.00 GB, at least     2 ms: others",
+        " 75.0%     3 ms    7.00 GB  loss (3 ms + 0 ms)",
+        "without the operations of 1 Pallas kernel",
+    ):
+        assert said in text
+    step = estimate_decoder(parse_topology("h200"), 4, program(parts=parts))
+    assert "at least 4 ms; reading its arguments" in describe.decoder(step, 4)
 
 
 def test_a_step_of_the_decoder_is_compared_with_reading_its_memory():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.accelerators.hlo import Collective, Program, section
+from jaxformer.accelerators.hlo import Collective, Cost, Program, section, summed
 
 LOOPS = """\
 HloModule jit_update
@@ -29,11 +29,11 @@ HloModule jit_update
 }
 
 %small (p: f32[4]) -> f32[4] {
-  ROOT %c = f32[4]{0} copy(%p), metadata={op_name="jit(update)/small"}, backend_config={"estimated_cycles":"100"}
+  ROOT %c = f32[4]{0} copy(%p), metadata={op_name="jit(update)/small/copy"}, backend_config={"estimated_cycles":"100"}
 }
 
 %large (p: f32[4]) -> f32[4] {
-  ROOT %c = f32[4]{0} copy(%p), metadata={op_name="jit(update)/large"}, backend_config={"estimated_cycles":"300"}
+  ROOT %c = f32[4]{0} copy(%p), metadata={op_name="jit(update)/large/copy"}, backend_config={"estimated_cycles":"300"}
 }
 
 ENTRY %main (p: f32[4]) -> f32[4] {
@@ -51,15 +51,21 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 
 def test_cycles_are_multiplied_by_trips_and_taken_from_the_larger_branch():
     """Fusions carry their own; what has no name is part of the loop around it."""
-    assert Program(LOOPS).cycles() == {
-        "jit(update)/known/while": 3 * 10,
-        "jit(update)/counted/while": 5 * 10,
-        "jit(update)/decided/while": 10,  # as often as the program decides
-        "jit(update)/mul": (3 + 5 + 1) * 2,
-        "jit(update)/large": 3 * 300,  # two conditionals and the asynchronous wrapper
-        "jit(update)/small": 100,
-        "": 1,
+    parts = Program(LOOPS, clock=10).parts()
+    assert {part: 10 * cost.seconds for (part, *_), cost in parts.items()} == {
+        "known": 3 * 10,
+        "counted": 5 * 10,
+        "decided": 10,  # as often as the program decides
+        "other": (3 + 5 + 1) * 2,
+        "large": 3 * 300,  # two conditionals and the asynchronous wrapper
+        "small": 100,
+        "copies without a name": 1,
     }
+
+
+def test_costs_are_summed_by_part_the_longest_first():
+    costs = [("a", Cost(1, 2, 1), 1), ("b", Cost(5), 2), ("a", Cost(3, 4, 1), 2)]
+    assert list(summed(costs).items()) == [("b", Cost(10)), ("a", Cost(7, 10, 3))]
 
 
 COLLECTIVES = """\

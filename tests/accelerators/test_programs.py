@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxformer.accelerators.chips import parse_topology
 from jaxformer.accelerators.compiler import (
     decoder_program,
     read_program,
@@ -18,6 +19,7 @@ from jaxformer.runs.config_files import parse_config, read_config_file
 from jaxformer.training.setup import make_training_setup
 from tests.accelerators.answers import too_large
 
+V5E = parse_topology("v5e:2x2")
 CONFIG = parse_config(read_config_file("demo"))
 SIZES = {
     "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 16,
@@ -64,22 +66,22 @@ def test_a_step_of_the_decoder_is_that_of_one_device(model):
 def test_a_program_that_does_not_fit_is_an_answer(message, needed):
     error = jax.errors.JaxRuntimeError(message)
     lowered = mock.Mock(compile=mock.Mock(side_effect=error))
-    assert read_program(lowered, 4) == too_large(needed)
+    assert read_program(lowered, V5E) == too_large(needed)
 
 
 def test_other_errors_of_a_compiler_are_raised():
     error = jax.errors.JaxRuntimeError("INTERNAL: 20.50G")
     lowered = mock.Mock(compile=mock.Mock(side_effect=error))
     with pytest.raises(jax.errors.JaxRuntimeError):
-        read_program(lowered, 4)
+        read_program(lowered, V5E)
 
 
 def test_memory_and_float64_are_read():
     numbers = jax.ShapeDtypeStruct((1024,), jnp.float32)
-    found = read_program(jax.jit(lambda x: x + 1).lower(numbers), 1)
+    found = read_program(jax.jit(lambda x: x + 1).lower(numbers), V5E)
     assert found.memory[::2] == (4096, 4096)
     assert found.has_float64 is False
     with jax.enable_x64(True):
         double = jax.ShapeDtypeStruct((2,), jnp.float64)
         lowered = jax.jit(lambda x: x * x).lower(double)
-    assert read_program(lowered, 1).has_float64 is True
+    assert read_program(lowered, V5E).has_float64 is True

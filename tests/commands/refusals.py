@@ -159,7 +159,6 @@ MISTAKES = {
          '--config.data.corpora=[{"name":"a","weight":1e-7}]',
          "has no pair from update 0 on; raise a weight"),
         ("--topology=v5e:3x3", "there is no topology 'v5e:3x3'"),
-        ("--topology=h100,auto", "estimates none; leave it out"),
         ("--before=old.json", "--before is for a check with --topology"),
         ("--topology=v5e:2x2 --memory_gib=4", "exclude each other; use one"),
         ("--topology=v5e:2x2 --before=missing.json", "missing.json is not the"),

@@ -110,9 +110,11 @@ def test_the_page_shows_an_estimate_and_an_earlier_one(
     before, page = tmp_path / "before.json", tmp_path / "page.html"
     flags = [toy.flags[0], "--topology=v5e:2x2"]
     before.write_bytes(command("check", *flags).out)
+    flags[-1] = "--topology=h100"
     command("check", *flags, f"--before={before}", f"--output={page}").result  # noqa: B018
     text = page.read_text()
     assert '<th scope="col">before</th><th scope="col">after</th>' in text
     assert '"name": "after"' in text
+    assert "A lower bound" in text
     assert "<td>2.000</td>" not in text  # both passes of a part are one row
     assert '<th scope="row" class="mono">loss</th><td>3.000</td><td>3.000</td>' in text

@@ -15,7 +15,8 @@ import pytest
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer.models.layers import Dropout, dropout, random_bits
+from jaxformer.models.kernels.dropout import random_bits
+from jaxformer.models.layers import Dropout, dropout
 from jaxformer.training.sharding import make_mesh
 from tests.models.test_transformer import BATCH
 from tests.models.tiny import model_of, shapes_of
@@ -32,6 +33,10 @@ def dropped_out(x, seed, rate):
 def zeroed(seed):
     """Find which of 2^15 ones dropout turns to zero: bool [32, 16, 64]."""
     return np.asarray(dropped_out(np.ones(SHAPE, np.float32), seed, 0.5)) == 0
+
+
+def seeds_of(*numbers):
+    return tuple(map(jnp.uint32, numbers))
 
 
 def assert_as_likely_as(probability, hits):
@@ -60,7 +65,7 @@ def test_neighbours_are_uncorrelated_along_every_axis(distance):
 
 
 def test_all_32_bits_are_fair_and_none_repeats_another():
-    bits = random_bits(np.array([1, 2], np.uint32), (COUNT,))
+    bits = random_bits(seeds_of(1, 2), (COUNT,))
     unpacked = np.unpackbits(np.asarray(bits).view(np.uint8).reshape(-1, 4), axis=1)
     for i in range(32):
         assert_as_likely_as(0.5, unpacked[:, i])
@@ -69,12 +74,12 @@ def test_all_32_bits_are_fair_and_none_repeats_another():
 
 
 def test_a_bit_depends_on_the_seeds_and_the_index_alone():
-    seeds = np.array([7, 8], np.uint32)
+    seeds = seeds_of(7, 8)
     flat = np.asarray(random_bits(seeds, (60,)))
     np.testing.assert_array_equal(random_bits(seeds, (3, 4, 5)), flat.reshape(3, 4, 5))
     assert len(set(flat.tolist())) == 60
     for changed in ([6, 8], [7, 9]):
-        assert (random_bits(np.array(changed, np.uint32), (60,)) != flat).all()
+        assert (random_bits(seeds_of(*changed), (60,)) != flat).all()
 
 
 def test_the_mask_is_the_same_on_eight_devices_as_on_one():

@@ -34,7 +34,7 @@ def test_outputs_are_those_of_each_positions_own_projections():
     draw, mask = np.random.default_rng(0), np.array(SEES, bool)
     x = draw.normal(size=(1, 5, 8))
     module = module_of(1)
-    given = jnp.float32(x), jnp.float32(x), jnp.asarray(mask)[None, None]
+    given = (*[jnp.float32(x)] * 3, jnp.asarray(mask)[None, None])
     params = nn.unbox(jax.jit(module.init)(jax.random.key(1), *given))["params"]
     found = jax.jit(module.apply)({"params": params}, *given)
     kernels = {name: np.float64(leaf["kernel"]) for name, leaf in params.items()}
@@ -62,11 +62,11 @@ def test_blocks_have_the_values_and_gradients_of_the_mask(length, window, first)
     cotangent = (
         draw.normal(size=x.shape).astype(np.float32) * (segments != 0)[..., None]
     )
-    params = nn.unbox(module.init(jax.random.key(0), x, x, near.as_mask()))
+    params = nn.unbox(module.init(jax.random.key(0), x, x, x, near.as_mask()))
 
     @jax.jit
     def run(mask):
-        outputs, pull = jax.vjp(lambda p, x: module.apply(p, x, x, mask), params, x)
+        outputs, pull = jax.vjp(lambda p, x: module.apply(p, x, x, x, mask), params, x)
         return outputs * (segments != 0)[..., None], pull(cotangent)
 
     (found, gradients), (wanted, others) = run(near), run(near.as_mask())

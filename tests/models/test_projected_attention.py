@@ -18,7 +18,7 @@ def drawn():
     """Tokens [2, 5, 8], parameters with biases, and a cotangent."""
     draw = np.random.default_rng(0)
     x, cotangent = draw.normal(size=(2, 2, 5, 8)).astype(np.float32)
-    params = nn.unbox(jax.jit(MODULE.init)(jax.random.key(0), x, x, MASK))["params"]
+    params = nn.unbox(jax.jit(MODULE.init)(jax.random.key(0), x, x, x, MASK))["params"]
     for leaf in params.values():
         if isinstance(leaf, dict):
             leaf["bias"] = jnp.float32(draw.normal(size=leaf["bias"].shape))
@@ -51,12 +51,12 @@ def test_outputs_and_gradients_are_those_of_equation_7():
     assert mixtures.shape == (2, 3, 9)
     assert mixtures.std() == pytest.approx(3**-0.5, rel=0.2)  # as in theorem 2
     is_real = MASK[:, 0, 0]
-    found = jax.jit(MODULE.apply)({"params": params}, x, x, MASK)
+    found = jax.jit(MODULE.apply)({"params": params}, x, x, x, MASK)
     expected = by_definition(jax.tree.map(np.float64, params), np.float64(x))
     np.testing.assert_allclose(found[is_real], expected, atol=1e-5)
 
     def ours(params, x):
-        return MODULE.apply({"params": params}, x, x, MASK)[is_real]
+        return MODULE.apply({"params": params}, x, x, x, MASK)[is_real]
 
     def theirs(params, x):
         return by_definition(params, x, numpy=jnp)

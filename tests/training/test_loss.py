@@ -118,6 +118,23 @@ def test_the_kernel_has_the_sums_and_gradients_of_the_formula(
     assert ((norms > 0) == (others[1] != 0)).all()  # padding has no gradient
 
 
+@pytest.mark.parametrize("size", [60.0, 200.0])
+def test_the_right_piece_may_be_very_unlikely(size):
+    """Up to 64 nats below others everything is exact; beyond, finite."""
+    x = np.array([[[size, 0], [0, size]]], np.float32)
+    embedding = np.array([[0, 0], [1, 0], [0, 1], [-20, -20]], np.float32)
+    target, segments = np.array([[0, 3]], np.int32), np.array([[1, 0]], np.int32)
+    found = sums_and_gradients(
+        projected_loss_sums, x, embedding, None, target, segments
+    )
+    if size < loss_kernel.MOST:
+        expected = sums_and_gradients(by_formula, x, embedding, None, target, segments)
+        assert_near(found, expected, 1e-5)
+    assert all(np.isfinite(each).all() for each in jax.tree.leaves(found))
+    assert found[0].nll >= min(size, loss_kernel.MOST)
+    assert found[1][0][0, 0, 0] > 0  # which makes the likely piece less likely
+
+
 @pytest.mark.parametrize("chunk_tokens", [16, 48])  # three chunks, one
 @pytest.mark.parametrize("adds_transposed", [False, True])
 def test_bfloat16_keeps_the_loss_and_both_gradients(

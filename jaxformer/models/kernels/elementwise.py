@@ -1,4 +1,4 @@
-"""Rectified units and rows of a table, with gradients that XLA computes in place."""
+"""Functions whose gradients XLA computes in place, or within a product."""
 
 from functools import partial
 
@@ -15,10 +15,32 @@ def relu(x: Floats) -> Floats:
     return jnp.maximum(x, 0)
 
 
+# Of y > 0 XLA would make x > 0. Then x is an array of its own, and cuBLAS cannot
+# rectify as it writes the product.
 relu.defvjp(
     lambda x: (relu(x),) * 2,
-    lambda y, gradient: (jnp.where(y > 0, gradient, jnp.zeros_like(gradient)),),
+    lambda y, gradient: (jnp.where(y != 0, gradient, jnp.zeros_like(gradient)),),
 )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def copies(x: Floats, count: int) -> tuple[Floats, ...]:
+    """Return x for `count` uses, whose gradients are added in this order.
+
+    Each is the left side of its sum. Then XLA lets cuBLAS add as it writes the product
+    that a gradient is; a product on the left that already does so would stop it.
+    """
+    return (x,) * count
+
+
+def _sum(count: int, _: None, gradients: tuple[Floats, ...]) -> tuple[Floats]:
+    total, *others = gradients
+    for gradient in others:
+        total = gradient + total
+    return (total,)
+
+
+copies.defvjp(lambda x, count: (copies(x, count), None), _sum)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
 from jaxformer.models.arrays import Columns, Floats, Vector
+from jaxformer.models.kernels.barrier import pass_ends
 
 Row = Float32[Array, "1 R"]
+Rows = Float32[Array, "*L D"]
+OfRows = Float32[Array, "*L 1"]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -26,7 +29,7 @@ def _layer_norm(
     x: Float[Array, "*L D"], scale: Vector, bias: Vector, epsilon: float
 ) -> tuple[Float[Array, "*L D"], tuple]:
     wide = x.astype(jnp.float32)
-    mean = wide.mean(axis=-1, keepdims=True)
+    mean = _mean(wide)
     variance = _mean_square(wide - mean)
     inverse = jax.lax.rsqrt(variance + epsilon)
     shape = (1,) * (x.ndim - 1) + (-1,)
@@ -34,10 +37,10 @@ def _layer_norm(
     return y.astype(x.dtype), (x, mean, inverse, scale)
 
 
-def _mean_square(x: Float32[Array, "*L D"]) -> Float32[Array, "*L 1"]:
+def _mean_square(x: Rows) -> OfRows:
     """Average the squares of x over its last axis."""
 
-    def by_product(squares: Float32[Array, "*L D"]) -> Float32[Array, "*L 1"]:
+    def by_product(squares: Rows) -> OfRows:
         size = squares.shape[-1]
         shares = jnp.full((size, 2), 1 / size)  # XLA would sum for a single column
         return jnp.matmul(squares, shares, precision="highest")[..., :1]
@@ -51,14 +54,37 @@ def _mean_square(x: Float32[Array, "*L D"]) -> Float32[Array, "*L 1"]:
 
 def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: Floats) -> tuple:
     x, mean, inverse, scale = kept
-    wide = gradient.astype(jnp.float32)
-    normal = (x.astype(jnp.float32) - mean) * inverse
+    (mean,) = pass_ends(mean)  # or x - mean would be kept for both directions
+    wide, centred = gradient.astype(jnp.float32), x.astype(jnp.float32) - mean
     others = tuple(range(x.ndim - 1))
     scaled = wide * scale.reshape((1,) * len(others) + (-1,))
-    even = scaled.mean(axis=-1, keepdims=True)
-    along = (scaled * normal).mean(axis=-1, keepdims=True)
-    grad_x = inverse * (scaled - even - normal * along)
+    even, along, inverse = jax.lax.platform_dependent(
+        scaled, centred, inverse,
+        cuda=partial(_sums_in_one_pass, epsilon), default=_sums,
+    )  # fmt: skip
+    normal = centred * inverse
+    grad_x = inverse * (scaled - even - normal * (along * inverse))
     return grad_x.astype(x.dtype), (wide * normal).sum(others), wide.sum(others)
+
+
+def _sums(scaled: Rows, centred: Rows, inverse: OfRows) -> tuple[OfRows, ...]:
+    return *(_mean(each) for each in (scaled, scaled * centred)), inverse
+
+
+def _sums_in_one_pass(
+    epsilon: float, scaled: Rows, centred: Rows, _: OfRows
+) -> tuple[OfRows, ...]:
+    """Compute also the variance: the forward pass does not write it.
+
+    What comes after is a second pass, the sums over rows included.
+    """
+    means = map(_mean, (scaled, scaled * centred, jnp.square(centred)))
+    even, along, variance = pass_ends(*means)
+    return even, along, jax.lax.rsqrt(variance + epsilon)
+
+
+def _mean(x: Rows) -> OfRows:
+    return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
 
 
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)

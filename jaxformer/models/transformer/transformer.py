@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float32, PyTree
+from jaxtyping import Array, Bool, Float32
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
 from jaxformer.models.arrays import Ids, Sources, Table, Targets, Vectors
 from jaxformer.models.attention import MultiHeadAttention
 from jaxformer.models.embeddings import make_tables
 from jaxformer.models.global_attention import GlobalAttention
-from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.kernels.elementwise import copies, look_up
 from jaxformer.models.kernels.rematerialise import rematerialised
 from jaxformer.models.layers import (
     Dropout,
@@ -67,7 +67,7 @@ class Layer(nn.Module):
         x: Vectors,
         mask: SelfMask,
         positions: Ids | None,  # that self-attention rotates by
-        *source: Sources | Bool[Array, "B 1 L S"],  # memory and its mask
+        *source: Sources | Bool[Array, "B 1 L S"],  # memory, twice, and its mask
     ) -> Vectors:
         config, names = self.config, SUBLAYERS[self.stack]
         dtype = jnp.dtype(config.dtype)
@@ -80,7 +80,7 @@ class Layer(nn.Module):
         # Without parameters until called.
         cross = MultiHeadAttention(*sizes, name="cross_attention")
         functions = {
-            "self_attention": lambda y: own(y, y, mask, positions),
+            "self_attention": lambda *three: own(*three, mask, positions),
             "cross_attention": lambda y: cross(y, *source),
             "feed_forward": FeedForward(
                 config.d_model, config.d_ff, config.activation, dtype, gain,
@@ -92,7 +92,7 @@ class Layer(nn.Module):
                 config.dropout, config.norm_first, config.layer_norm_epsilon,
                 name=f"{name}_sublayer",
             )  # fmt: skip
-            x = sublayer(x, functions[name])
+            x = sublayer(x, functions[name], uses=3 if name == "self_attention" else 1)
         return x
 
 
@@ -104,13 +104,26 @@ class Stack(nn.Module):
     rematerialise: bool
 
     @nn.compact
-    def __call__(self, x: Vectors, *inputs: PyTree[Array]) -> Vectors:
-        """Apply the layers; `inputs` are their other inputs."""
+    def __call__(
+        self,
+        x: Vectors,
+        mask: SelfMask,
+        positions: Ids | None,
+        memory: Sources | None = None,
+        source_mask: Bool[Array, "B 1 L S"] | None = None,
+    ) -> Vectors:
         config, apply = self.config, Layer.__call__
+        count = config.layers(self.stack)
         if self.rematerialise and self.has_rng("dropout"):  # in training
             apply = rematerialised
-        for n in range(config.layers(self.stack)):
-            x = apply(Layer(config, self.stack, name=f"layer_{n}"), x, *inputs)
+        sources = [()] * count
+        if memory is not None:
+            uses = iter(copies(memory, 2 * count))
+            sources = [(keys, next(uses), source_mask) for keys in uses]
+        for n in range(count):
+            layer = Layer(config, self.stack, name=f"layer_{n}")
+            # The gradient of the last layer comes first.
+            x = apply(layer, x, mask, positions, *sources[-1 - n])
         if config.norm_first:
             x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
         return x

@@ -12,7 +12,8 @@ from jax.sharding import AbstractDevice
 from jaxformer.models import attention, layers
 from jaxformer.models.kernels import attention as attention_kernel
 from jaxformer.models.kernels.attention import attend
-from jaxformer.models.kernels.elementwise import look_up, relu
+from jaxformer.models.kernels.dropout import drop, random_bits
+from jaxformer.models.kernels.elementwise import copies, look_up, relu
 from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.kernels.norm import layer_norm, mean_and_variance
 from jaxformer.models.kernels.recurrence import loop, product_of_output
@@ -58,28 +59,41 @@ def test_relu():
     assert_equal(relu, lambda x: jnp.maximum(x, 0), draw(40))
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_layer_norm(platform, request):
-    if platform == "tpu":
-        request.getfixturevalue("branches_of_tpu")
+def test_copies():
+    assert_equal(lambda x: copies(x, 3), lambda x: (x, x, x), draw(4, 2))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_dropout(platform, branches_of):
+    """The gradient has the mask of the values."""
+    branches_of(platform)
+    seeds = jnp.uint32(3), jnp.uint32(5)
+    keep = random_bits(seeds, (8, 16), 2) >= np.uint32(0.3 * 2**32)
+    assert_equal(
+        lambda x: drop(x, seeds, 2, 0.3),
+        lambda x: jnp.where(keep, x / 0.7, 0.0), draw(8, 16),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
+def test_layer_norm(platform, branches_of):
+    branches_of(platform)
     plain = partial(layers.layer_norm, epsilon=0.1)
     given = 3 * draw(2, 3, 8) + 1, draw(8), draw(8)
     assert_equal(lambda *given: layer_norm(*given, 0.1), plain, *given)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_moments_over_the_first_axis(platform, request):
-    if platform == "tpu":
-        request.getfixturevalue("branches_of_tpu")
+def test_moments_over_the_first_axis(platform, branches_of):
+    branches_of(platform)
     x = draw(16, 3)
     for found, formula in zip(mean_and_variance(x), (jnp.mean, jnp.var), strict=True):
         np.testing.assert_allclose(found, formula(x, axis=0, keepdims=True), rtol=1e-5)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_layer_norm_of_bfloat16_is_computed_in_float32(platform, request):
-    if platform == "tpu":
-        request.getfixturevalue("branches_of_tpu")
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
+def test_layer_norm_of_bfloat16_is_computed_in_float32(platform, branches_of):
+    branches_of(platform)
     x = (1000 + jax.random.normal(jax.random.key(0), (4, 512))).astype(jnp.bfloat16)
     out = layer_norm(x, jnp.ones(512), jnp.zeros(512), epsilon=1e-6)
     assert out.dtype == jnp.bfloat16
