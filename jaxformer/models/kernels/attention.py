@@ -1,5 +1,6 @@
 """Equation 1 by the fastest way there is for its arguments and devices."""
 
+import math
 from functools import partial
 
 import jax
@@ -14,9 +15,10 @@ from jaxformer.models.kernels.fused_attention import (
 from jaxformer.models.local_attention import Neighbourhood, local_attention
 from jaxformer.models.masks import MASKED
 
-# For these TPUs XLA leaves float32 arrays [B, H, T, S] in the memory outside the chip,
-# which takes longer than to round them. A v5e keeps them on the chip.
+# For these TPUs XLA leaves large float32 arrays [B, H, T, S] in the memory outside the
+# chip, which takes longer than to round them. A v5e keeps them on the chip.
 ROUNDING = ("TPU v5", "TPU v5p", "TPU v6 lite", "TPU v6e")
+LARGE = 2**23  # numbers on a device
 
 
 def attend(
@@ -36,8 +38,8 @@ def attend(
         return local_attention(query, key, value, mask)
     if may_fuse and fused_attention_fits(query, key, value):
         return fused_attention(query, key, value, mask)
-    device = device_of_program()
-    rounds = device is not None and device.device_kind in ROUNDING
+    device, scores = device_of_program(), math.prod(query.shape[:3]) * key.shape[1]
+    rounds = device is not None and device.device_kind in ROUNDING and scores >= LARGE
     return _attend(query, key, value, mask, rounds)
 
 

@@ -46,6 +46,7 @@ def assert_equal(kernel, formula, *inputs):
 def test_attention(mask, device, monkeypatch):
     device = AbstractDevice(device, num_cores=1, platform="")
     monkeypatch.setattr(attention_kernel, "device_of_program", lambda: device)
+    monkeypatch.setattr(attention_kernel, "LARGE", 1)
     heads = [draw(2, 6, 3, size) for size in (4, 4, 5)]
     formula = attention.dot_product_attention
     real = (SEGMENTS != 0)[:, :, None, None] if mask is WINDOW else 1.0
