@@ -54,14 +54,18 @@ def updated_if(
     """Return update(state) where `condition`, bool [], holds, else the state.
 
     XLA for CPUs would copy all parameters and moments to select between new and old
-    ones. XLA for GPUs gathers on each device all that a branch returns.
+    ones. In a branch, XLA for GPUs gathers on each device all that it returns, and XLA
+    for TPUs copies parameters that are no whole tiles into another layout.
     """
-    return jax.lax.platform_dependent(
-        state,
-        cuda=lambda state: jax.tree.map(
+
+    def selected(state: Tree) -> Tree:
+        return jax.tree.map(
             lambda new, old: jnp.where(condition, new, old), update(state), state
-        ),
-        default=lambda state: jax.lax.cond(
-            condition, update, lambda state: state, state
-        ),
+        )
+
+    def branched(state: Tree) -> Tree:
+        return jax.lax.cond(condition, update, lambda state: state, state)
+
+    return jax.lax.platform_dependent(
+        state, cuda=selected, tpu=selected, default=branched
     )

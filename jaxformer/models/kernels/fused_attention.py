@@ -38,16 +38,20 @@ def cuda_capability(device: Device | None) -> tuple[int, int] | None:
     return AMPERE
 
 
+def device_of_program() -> Device | None:
+    """The kind of device that the program is for; None if that is not known."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty and jax.device_count() == 1:
+        return jax.devices()[0]
+    return mesh.abstract_device
+
+
 def fused_attention_fits(query: Queries, key: Keys, value: Values) -> bool:
     """Whether cuDNN's kernel takes the operands.
 
     A mesh must split rows and heads evenly and nothing else.
     """
-    mesh, sizes = jax.sharding.get_abstract_mesh(), _sizes_left()
-    device = mesh.abstract_device
-    if mesh.empty and jax.device_count() == 1:
-        (device,) = jax.devices()
-    capability = cuda_capability(device)
+    sizes, capability = _sizes_left(), cuda_capability(device_of_program())
     rows, heads = (
         math.prod(sizes[axis] for axis in _splits(name)) for name in ("batch", "heads")
     )

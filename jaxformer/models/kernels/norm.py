@@ -68,7 +68,7 @@ def _layer_norm_gradient(epsilon: float, kept: tuple, gradient: Floats) -> tuple
 
 
 def _sums(scaled: Rows, centred: Rows, inverse: OfRows) -> tuple[OfRows, ...]:
-    return *(_mean(each) for each in (scaled, scaled * centred)), inverse
+    return _mean(scaled), _mean(scaled * centred), inverse
 
 
 def _sums_in_one_pass(
@@ -84,7 +84,11 @@ def _sums_in_one_pass(
 
 
 def _mean(x: Rows) -> OfRows:
-    return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
+    def by_shares(x: Rows) -> OfRows:  # a quotient would be a kernel of its own
+        return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
+
+    plain = partial(jnp.mean, axis=-1, keepdims=True)
+    return jax.lax.platform_dependent(x, cuda=by_shares, default=plain)
 
 
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)

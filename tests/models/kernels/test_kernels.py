@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from jax.sharding import AbstractDevice
 
 from jaxformer.models import attention, layers
+from jaxformer.models.kernels import attention as attention_kernel
 from jaxformer.models.kernels.attention import attend
 from jaxformer.models.kernels.dropout import drop, random_bits
 from jaxformer.models.kernels.elementwise import copies, look_up, relu
@@ -16,11 +18,12 @@ from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.kernels.norm import layer_norm, mean_and_variance
 from jaxformer.models.kernels.recurrence import loop, product_of_output
 from jaxformer.models.local_attention import self_attention_mask
-from jaxformer.models.masks import causal_mask
+from jaxformer.models.masks import causal_mask, segment_mask
 from jaxformer.models.recurrent.cells import gate
 
 DRAW = np.random.default_rng(0)
 SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 2, 2, 2, 2]])
+PACKED = segment_mask(SEGMENTS, SEGMENTS)  # a query of padding sees no key
 WINDOW = self_attention_mask(SEGMENTS, window=3, is_causal=True)
 
 
@@ -38,8 +41,12 @@ def assert_equal(kernel, formula, *inputs):
     jax.tree.map(close, pull(gradient), pull_formula(gradient))
 
 
-@pytest.mark.parametrize("mask", [None, causal_mask(6), WINDOW], ids=str)
-def test_attention(mask):
+@pytest.mark.parametrize("device", ["cpu", "TPU v5p"])
+@pytest.mark.parametrize("mask", [None, causal_mask(6), PACKED, WINDOW], ids=str)
+def test_attention(mask, device, monkeypatch):
+    device = AbstractDevice(device, num_cores=1, platform="")
+    monkeypatch.setattr(attention_kernel, "device_of_program", lambda: device)
+    monkeypatch.setattr(attention_kernel, "LARGE", 1)
     heads = [draw(2, 6, 3, size) for size in (4, 4, 5)]
     formula = attention.dot_product_attention
     real = (SEGMENTS != 0)[:, :, None, None] if mask is WINDOW else 1.0
