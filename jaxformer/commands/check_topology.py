@@ -151,8 +151,7 @@ def best_arrangement(
         )
     lines = [
         f"{'ranked' * (rank == 1):<12}{rank}. "
-        f"{describe.in_ms(each['seconds_with_collectives'])}: "
-        f"{describe.arrangement(each)}\n            "
+        f"{describe.in_all(each)}: {describe.arrangement(each)}\n            "
         f"{describe.flags(each, max(lengths))}"
         for rank, each in enumerate(ranked, start=1)
     ]
