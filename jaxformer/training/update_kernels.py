@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxformer.models.kernels.fused_attention import cuda_capability
 from jaxformer.models.sequence_model import LikeParameters
 
 Tree = TypeVar("Tree")
@@ -21,9 +22,7 @@ FOR_CUDA = {
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
     """Return the options of `jax.jit` for an update on the devices of a mesh."""
-    device = mesh.devices.flat[0]
-    is_cuda = device.platform == "gpu" and "AMD" not in device.device_kind
-    return FOR_CUDA if is_cuda else {}
+    return {} if cuda_capability(mesh.devices.flat[0]) is None else FOR_CUDA
 
 
 def global_norm(tree: LikeParameters) -> jax.Array:
