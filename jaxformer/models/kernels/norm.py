@@ -74,9 +74,9 @@ def _sums(scaled: Rows, centred: Rows, inverse: OfRows) -> tuple[OfRows, ...]:
 def _sums_in_one_pass(
     epsilon: float, scaled: Rows, centred: Rows, _: OfRows
 ) -> tuple[OfRows, ...]:
-    """Compute also the variance: the forward pass does not write it.
+    """Compute the variance too, which the forward pass need not write.
 
-    What comes after is a second pass, the sums over rows included.
+    The gradients are a second pass, the sums over rows included.
     """
     means = map(_mean, (scaled, scaled * centred, jnp.square(centred)))
     even, along, variance = pass_ends(*means)
