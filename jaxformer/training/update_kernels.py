@@ -26,14 +26,15 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
 
 
 def global_norm(tree: LikeParameters) -> jax.Array:
-    """Compute the Euclidean norm of all leaves, as one sum for each shape.
+    """Compute the Euclidean norm of all leaves, as one sum for each name and shape.
 
-    XLA makes one kernel or two of each sum.
+    XLA makes one kernel or two of each sum. Leaves of other names may be split over
+    other dimensions, so devices would exchange them to add them.
     """
-    by_shape = {}
-    for leaf in jax.tree.leaves(tree):
-        by_shape.setdefault(leaf.shape, []).append(leaf)
-    sums = (sum(map(jnp.square, leaves)).sum() for leaves in by_shape.values())
+    alike = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        alike.setdefault((path[-2:], leaf.shape), []).append(leaf)
+    sums = (sum(map(jnp.square, leaves)).sum() for leaves in alike.values())
     return jnp.sqrt(sum(sums))
 
 
