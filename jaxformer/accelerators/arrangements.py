@@ -110,7 +110,7 @@ def _of_mesh(
             ))  # fmt: skip
             fits, name = figures["fits"], describe.arrangement(figures)
             size = describe.in_gib(figures["bytes_per_device"])
-            time = describe.in_ms(_seconds(figures)) if fits else "does NOT fit"
+            time = describe.in_all(figures) if fits else "does NOT fit"
             logger.info("            %s: %s, %s", name, size, time)
             if fits:
                 found.append(figures)

@@ -119,7 +119,7 @@ def compile_programs(topology: Topology, work: Work, *, decode: bool) -> Compile
         if "cuDNN not found" in message:
             raise InputError(
                 "model.fused_attention needs cuDNN, which is not installed; run: "
-                "pip install nvidia-cudnn-cu13"
+                "pip install nvidia-cudnn-cu13, or set model.fused_attention=False"
             )
         raise RuntimeError(f"the compiler for {topology.name} failed:\n{message}")
     found = pickle.loads(done.stdout)

@@ -13,7 +13,7 @@ from jaxformer.accelerators.hlo import BYTES, KERNELS, Cost, Instruction, Progra
 
 # Kinds of kernels by their names and those of their instructions, the first that fits.
 KINDS = {
-    "attention": r"cudnn(?!.*(gemm|matmul))|fmha|sdpa|flash|dot_product_attention",
+    "attention": r"cudnn(?!.*(gemm|matmul|conv))|fmha|sdpa|flash|dot_product_attention",
     "products": r"gemm|cublas|cutlass|nvjet|matmul|dot",
     "copies from and to the host": r"memcpy|memset",
     "others": r"",

@@ -151,8 +151,7 @@ def best_arrangement(
         )
     lines = [
         f"{'ranked' * (rank == 1):<12}{rank}. "
-        f"{describe.in_ms(each['seconds_with_collectives'])}: "
-        f"{describe.arrangement(each)}\n            "
+        f"{describe.in_all(each)}: {describe.arrangement(each)}\n            "
         f"{describe.flags(each, max(lengths))}"
         for rank, each in enumerate(ranked, start=1)
     ]
@@ -179,7 +178,7 @@ def read_figures(path: Path) -> Figures:
     """Read the saved JSON line of an earlier check. Raises InputError."""
     try:
         figures = json.loads(path.read_text("utf-8"))
-        if figures["parts"]:
+        if figures["parts"] and figures["estimated_seconds_per_update"]:
             return figures
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass

@@ -126,7 +126,7 @@ def residual(
 ) -> Floats:
     """Section 3.1: norm(x + drop(f(x))), or pre-norm's x + drop(f(norm(x))).
 
-    f takes its argument as many times as it `uses` it.
+    f is called with `uses` copies of its argument, such as queries, keys and values.
     """
     x, *others = copies(x, 2 if norm_first else 1 + uses)
     if norm_first:

@@ -50,7 +50,9 @@ def projected_loss_sums(
     """Compute `loss_sums` of the logits x E^T + bias, a few positions at a time.
 
     x [B, T, D], embedding float32 [V, D], bias float32 [V] or None, target and segments
-    int [B, T]. Only `loss` is differentiable, in x, the embedding and the bias.
+    int [B, T]. Only `loss` is differentiable, in x, the embedding and the bias. Where
+    logits exceed the right one by more than MOST nats, they count as equally likely, so
+    loss and nll are then too low.
     """
     return _forward(x, embedding, bias, target, segments, label_smoothing)[0]
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxformer.models.kernels.fused_attention import cuda_capability
 from jaxformer.models.sequence_model import LikeParameters
 
 Tree = TypeVar("Tree")
@@ -21,20 +22,19 @@ FOR_CUDA = {
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
     """Return the options of `jax.jit` for an update on the devices of a mesh."""
-    device = mesh.devices.flat[0]
-    is_cuda = device.platform == "gpu" and "AMD" not in device.device_kind
-    return FOR_CUDA if is_cuda else {}
+    return {} if cuda_capability(mesh.devices.flat[0]) is None else FOR_CUDA
 
 
 def global_norm(tree: LikeParameters) -> jax.Array:
-    """Compute the Euclidean norm of all leaves, as one sum for each shape.
+    """Compute the Euclidean norm of all leaves, as one sum for each name and shape.
 
-    XLA makes one kernel or two of each sum.
+    XLA makes one kernel or two of each sum. Leaves of other names may be split over
+    other dimensions, so devices would exchange them to add them.
     """
-    by_shape = {}
-    for leaf in jax.tree.leaves(tree):
-        by_shape.setdefault(leaf.shape, []).append(leaf)
-    sums = (sum(map(jnp.square, leaves)).sum() for leaves in by_shape.values())
+    alike = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        alike.setdefault((path[-2:], leaf.shape), []).append(leaf)
+    sums = (sum(map(jnp.square, leaves)).sum() for leaves in alike.values())
     return jnp.sqrt(sum(sums))
 
 

@@ -177,6 +177,7 @@ def searched(seconds, bytes_of):
             "mesh": vars(mesh), "shape": given.shape, "name": name, "empty_rows": 0,
             "microbatches": given.microbatches, "bytes_available": 100,
             "rematerialise": training.rematerialise, "bytes_per_device": size,
+            "is_lower_bound": False,
             "fits": size <= 100, "seconds_with_collectives": seconds(*name),
         }  # fmt: skip
 
@@ -225,6 +226,7 @@ def test_rows_are_those_of_training(config, rows, heights):
             "mesh": vars(given.config.mesh), "shape": given.shape, "empty_rows": 0,
             "microbatches": given.microbatches, "rematerialise": False,
             "bytes_per_device": given.shape[0], "bytes_available": 39,
+            "is_lower_bound": False,
             "fits": given.shape[0] < 40, "seconds_with_collectives": 1.0,
         }  # fmt: skip
 

@@ -157,6 +157,7 @@ def test_a_conditional_counts_by_the_longer_branch():
     [
         ("nvjet_hsh_128x256", "custom-call.2", "products"),
         ("__cudnn$fusion", "gemm_fusion_dot.1", "products"),
+        ("__cudnn$convForward", "custom-call.7", "others"),
         ("__cudnn$fmhaScaleBiasSoftmax", "dot_product_attention_fwd.90", "attention"),
         ("cudnn::fusion::compute_dot_do_o_tensor_core", "", "attention"),
         ("MemcpyH2D", "", "copies from and to the host"),

@@ -76,6 +76,12 @@ def test_a_run_is_checked_with_its_own_batches(use, compiled, trained):
     assert 0.5 < work.tokens / (rows * target) < 1  # padding does not count
 
 
+def test_times_of_gpus_are_ranked_as_lower_bounds(command, toy, compiled):
+    found = command("check", toy.flags[0], "--topology=h100:2,auto")
+    assert "ranked      1. at least " in found.err
+    assert found.err.count(" GiB, at least ") == len(compiled)
+
+
 def test_arrangements_are_ranked_with_their_flags(command, toy, compiled):
     found = command("check", toy.flags[0], "--topology=v5e:2x2,auto")
     assert len(found.result["ranked"]) == len(compiled) > 1
@@ -116,5 +122,6 @@ def test_the_page_shows_an_estimate_and_an_earlier_one(
     assert '<th scope="col">before</th><th scope="col">after</th>' in text
     assert '"name": "after"' in text
     assert "A lower bound" in text
+    assert "<td>estimate</td><td>lower bound</td>" in text
     assert "<td>2.000</td>" not in text  # both passes of a part are one row
     assert '<th scope="row" class="mono">loss</th><td>3.000</td><td>3.000</td>' in text

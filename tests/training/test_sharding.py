@@ -25,6 +25,7 @@ from jaxformer.training.sharding import (
     put_batch,
     rows_here,
 )
+from jaxformer.training.update_kernels import global_norm
 from tests.models.tiny import VALUES, model_of
 from tests.training.setups import (
     assert_same,
@@ -76,6 +77,18 @@ def test_sizes_that_do_not_fit_are_refused_with_the_number_of_devices(sizes):
     said = "mesh.data={}, mesh.fsdp={}, mesh.tensor={} does not fit 8 devices"
     with pytest.raises(InputError, match=said.format(*sizes)):
         make_mesh(**dict(zip(AXES, sizes, strict=True)))
+
+
+def test_the_gradients_norm_is_one_number_of_each_device():
+    """Square matrices may be split over either dimension."""
+    specs = {"hidden": P("tensor", None), "output": P(None, "tensor")}
+    tree = {
+        name: {"kernel": jax.device_put(x, NamedSharding(mesh_of(TENSOR), specs[name]))}
+        for name, x in zip(specs, np.ones((2, 8, 8), np.float32), strict=True)
+    }
+    compiled = jax.jit(global_norm).lower(tree).compile()
+    assert set(re.findall(r" (all-[a-z-]+)\(", compiled.as_text())) == {"all-reduce"}
+    np.testing.assert_allclose(compiled(tree), 128**0.5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{}, EVERYTHING, *OTHERS], ids=str)

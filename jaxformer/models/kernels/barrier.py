@@ -9,7 +9,7 @@ AnyArrays = tuple[Shaped[Array, "..."], ...]
 def pass_ends(*arrays: Shaped[Array, "..."]) -> AnyArrays:
     """Return the arrays; XLA for CUDA fuses nothing across this point.
 
-    Nor does it see that an array is also computed elsewhere.
+    XLA also shares no computation across this point.
     """
     return jax.lax.platform_dependent(
         *arrays,

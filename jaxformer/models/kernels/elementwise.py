@@ -15,8 +15,8 @@ def relu(x: Floats) -> Floats:
     return jnp.maximum(x, 0)
 
 
-# Of y > 0 XLA would make x > 0. Then x is an array of its own, and cuBLAS cannot
-# rectify as it writes the product.
+# XLA would rewrite y > 0 as x > 0. It would then store x, and cuBLAS could not rectify
+# as it writes the product.
 relu.defvjp(
     lambda x: (relu(x),) * 2,
     lambda y, gradient: (jnp.where(y != 0, gradient, jnp.zeros_like(gradient)),),
@@ -27,8 +27,9 @@ relu.defvjp(
 def copies(x: Floats, count: int) -> tuple[Floats, ...]:
     """Return x for `count` uses, whose gradients are added in this order.
 
-    Each is the left side of its sum. Then XLA lets cuBLAS add as it writes the product
-    that a gradient is; a product on the left that already does so would stop it.
+    Each gradient is the left operand of its addition. XLA then lets cuBLAS add the sum
+    so far as it writes the product that is this gradient. It does not if the left
+    operand is already such a sum.
     """
     return (x,) * count
 

@@ -74,9 +74,9 @@ def _sums(scaled: Rows, centred: Rows, inverse: OfRows) -> tuple[OfRows, ...]:
 def _sums_in_one_pass(
     epsilon: float, scaled: Rows, centred: Rows, _: OfRows
 ) -> tuple[OfRows, ...]:
-    """Compute also the variance: the forward pass does not write it.
+    """Compute the variance too, which the forward pass need not write.
 
-    What comes after is a second pass, the sums over rows included.
+    The gradients are a second pass, the sums over rows included.
     """
     means = map(_mean, (scaled, scaled * centred, jnp.square(centred)))
     even, along, variance = pass_ends(*means)
@@ -84,11 +84,8 @@ def _sums_in_one_pass(
 
 
 def _mean(x: Rows) -> OfRows:
-    def by_shares(x: Rows) -> OfRows:  # a quotient would be a kernel of its own
-        return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
-
-    plain = partial(jnp.mean, axis=-1, keepdims=True)
-    return jax.lax.platform_dependent(x, cuda=by_shares, default=plain)
+    # On a GPU a quotient would be a kernel of its own.
+    return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
 
 
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)

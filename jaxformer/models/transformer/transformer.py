@@ -118,8 +118,9 @@ class Stack(nn.Module):
             apply = rematerialised
         sources = [()] * count
         if memory is not None:
-            uses = iter(copies(memory, 2 * count))
-            sources = [(keys, next(uses), source_mask) for keys in uses]
+            uses = copies(memory, 2 * count)
+            pairs = zip(uses[::2], uses[1::2], strict=True)
+            sources = [(*pair, source_mask) for pair in pairs]
         for n in range(count):
             layer = Layer(config, self.stack, name=f"layer_{n}")
             # The gradient of the last layer comes first.
