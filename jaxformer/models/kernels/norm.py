@@ -84,8 +84,12 @@ def _sums_in_one_pass(
 
 
 def _mean(x: Rows) -> OfRows:
+    def by_shares(x: Rows) -> OfRows:
+        return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
+
     # On a GPU a quotient would be a kernel of its own.
-    return (x * (1 / x.shape[-1])).sum(axis=-1, keepdims=True)
+    plain = partial(jnp.mean, axis=-1, keepdims=True)
+    return jax.lax.platform_dependent(x, cpu=plain, default=by_shares)
 
 
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
