@@ -78,8 +78,8 @@ def _in_chunks(
 ) -> tuple[LossSums, tuple]:
     """Compute loss sums and gradients, a chunk of tokens at a time.
 
-    d loss / d logits = softmax(logits) - smoothed target. For the matrix, chunks give
-    the part of the softmax; the part of the target is added here.
+    d loss / d logits = softmax(logits) - smoothed target. Chunks give the part of the
+    softmax; the part of the target is added here.
     """
     shape, d = x.shape, x.shape[-1]
     (x,) = pass_ends(x)
@@ -116,10 +116,11 @@ def _in_chunks(
         grad_matrix = transposed(jax.lax.optimization_barrier(grad_matrix))
     # The right piece's share of the smoothed target touches one row a token.
     share = (1.0 - label_smoothing) * real
+    grad_x = grad_x.reshape(-1, d) - share * jnp.take(matrix, target, axis=0)
     grad_matrix = grad_matrix.at[target].add(-share * x)
     if bias is not None:
         grad_bias = grad_bias.at[target].add(-share[:, 0])
-    grad_x = grad_x.reshape(-1, d)[:count].reshape(shape)
+    grad_x = grad_x[:count].astype(x.dtype).reshape(shape)
     return LossSums(*sums), (grad_x, grad_matrix, grad_bias)
 
 
@@ -160,8 +161,6 @@ def _chunk(
     scale = (real / normaliser)[:, None]  # [M, 1]
     grad_x = scale * grad_x
     grad_x -= label_smoothing / len(matrix) * real[:, None] * row_sum[None]
-    share = (1.0 - label_smoothing) * real[:, None]
-    grad_x = (grad_x - share * jnp.take(matrix, target, axis=0)).astype(x.dtype)
     scaled = (scale * x).astype(x.dtype)
     if plan.adds_transposed:
         grad_matrix += product("dm,mv->dv", transposed(scaled), exponentials)

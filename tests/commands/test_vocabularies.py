@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 FLAGS = (
     *config_flags("data", shared_vocabulary=False, tag=TAG),
     *config_flags("data", user_defined_symbols="__N__"),
+    *config_flags("training", seed=1),
     *config_flags("model", tied_embeddings="target"),
 )
 
