@@ -147,10 +147,9 @@ def _chunk(
     exponentials = jnp.exp(jnp.minimum(logits - right, MOST))
     normaliser = exponentials.sum(axis=-1)  # [M]
     exponentials = exponentials.astype(x.dtype)
-    factor = matrix
     if plan.sums_by_product:
-        factor = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
-    grad_x = product("mv,vd->md", exponentials, factor)  # [M, D], or [M, D + 1]
+        matrix = jnp.append(matrix, jnp.ones((len(matrix), 1), matrix.dtype), axis=1)
+    grad_x = product("mv,vd->md", exponentials, matrix)  # [M, D], or [M, D + 1]
     if plan.sums_by_product:
         grad_x, normaliser = grad_x[:, :-1], grad_x[:, -1]
     mean = jnp.einsum("md,d->m", x, row_sum, precision="highest")
