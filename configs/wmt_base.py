@@ -41,6 +41,7 @@ def get_config() -> ConfigDict:
             "max_foreign": 0.5,
             "seed": 0,
             "tag": "",
+            "target_tag": "",
             "corpora": (),
             "temperature": config_dict.placeholder(float),
         }
@@ -66,6 +67,7 @@ def get_config() -> ConfigDict:
             "d_v": 64,
             "dropout": 0.1,
             "positions": "sinusoidal",
+            "first_input": "bos",
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",

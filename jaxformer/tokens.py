@@ -30,6 +30,9 @@ class AnyTokenizer(Protocol):
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each target sentence into ids, EOS last."""
 
+    def for_target(self, tag: str) -> "AnyTokenizer":
+        """Return the tokeniser of targets that begin with a tag; "": with none."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Turn ids up to EOS back into text."""
 

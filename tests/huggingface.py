@@ -1,4 +1,4 @@
-"""What Hugging Face's Marian computes, in a process without JAX.
+"""What Hugging Face's Marian and M2M-100 compute, in a process without JAX.
 
 The fixture `transformers` calls the functions by name. A process of the test suite with
 both PyTorch and JAX once ended without a message.
@@ -26,13 +26,13 @@ def call(item: tuple[str, tuple, dict]) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def model_of(folder: Path) -> transformers.MarianMTModel:
+def model_of(folder: Path) -> transformers.PreTrainedModel:
     """Load a checkpoint."""
-    return transformers.MarianMTModel.from_pretrained(folder).eval()
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
 
 
 @functools.lru_cache(maxsize=1)
-def tokenizer_of(folder: Path) -> transformers.MarianTokenizer:
+def tokenizer_of(folder: Path) -> transformers.PreTrainedTokenizerBase:
     """Load the tokeniser of a checkpoint."""
     return transformers.AutoTokenizer.from_pretrained(folder)
 
@@ -64,9 +64,13 @@ def generate(
     return found.numpy()
 
 
-def translate(folder: Path, text: Sequence[str], **how: Any) -> list[str]:
-    """Translate sentences."""
+def translate(
+    folder: Path, text: Sequence[str], source: str = "", **how: Any
+) -> list[str]:
+    """Translate sentences; `source` is their language's code."""
     tokenizer = tokenizer_of(folder)
+    if source:
+        tokenizer.src_lang = source
     batch = tokenizer(list(text), return_tensors="pt", padding=True)
     found = model_of(folder).generate(**batch, **how)
     return tokenizer.batch_decode(found, skip_special_tokens=True)
@@ -79,7 +83,7 @@ def generation_config(folder: Path) -> dict[str, Any]:
 
 def save_in_half(folder: Path, copy: Path, **how: Any) -> None:
     """Save a checkpoint in bfloat16."""
-    half = transformers.MarianMTModel.from_pretrained(folder, dtype="bfloat16")
+    half = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="bfloat16")
     half.save_pretrained(copy, **how)
 
 
@@ -94,9 +98,25 @@ def tokenizer_facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def encode(folder: Path, text: Sequence[str], side: str = "text") -> list[list[int]]:
-    """Encode sentences; `side` is "text" or "text_target"."""
-    return tokenizer_of(folder)(**{side: list(text)})["input_ids"]
+def encode(
+    folder: Path, text: Sequence[str], side: str = "text", language: str = ""
+) -> list[list[int]]:
+    """Encode sentences; `side` is "text" or "text_target", `language` their code."""
+    tokenizer = tokenizer_of(folder)
+    if language:
+        tokenizer.src_lang = language
+    return tokenizer(**{side: list(text)})["input_ids"]
+
+
+def best(
+    folder: Path, text: str, language: str, **how: Any
+) -> tuple[list[int], float]:
+    """Search the best translation of a sentence; return its ids and its score."""
+    source = torch.tensor(encode(folder, [text], language=language))
+    found = model_of(folder).generate(
+        source, return_dict_in_generate=True, output_scores=True, **how
+    )
+    return found.sequences[0].tolist(), found.sequences_scores[0].item()
 
 
 def decode(folder: Path, ids: Sequence[int]) -> str:
@@ -147,3 +167,97 @@ def make_published(
                 is_scale = name.endswith("layer_norm.weight")
                 parameter.copy_(is_scale + 0.4 * noise)
     model.save_pretrained(folder)
+
+
+def make_m2m100(folder: Path, sentences: Sequence[str], *, is_nllb: bool) -> None:
+    """Write a checkpoint with the tokeniser of M2M-100, or with that of NLLB-200.
+
+    It knows English and German, and vocab_size is larger than its vocabulary.
+    """
+    folder.mkdir()
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=file, vocab_size=120,
+        model_type="bpe", normalization_rule_name="nmt_nfkc", hard_vocab_limit=False,
+        minloglevel=2,
+    )  # fmt: skip
+    (folder / "sentencepiece.bpe.model").write_bytes(file.getvalue())
+    known = sentencepiece.SentencePieceProcessor(model_proto=file.getvalue())
+    learnt = known.id_to_piece(list(range(3, len(known))))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *learnt]
+    if is_nllb:
+        _write_nllb(folder, names, known, file.getvalue())
+    else:
+        vocabulary = {piece: index for index, piece in enumerate(names)}
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        settings = {"tokenizer_class": "M2M100Tokenizer", "src_lang": "en"}
+        languages = transformers.models.m2m_100.tokenization_m2m_100
+        codes = languages.FAIRSEQ_LANGUAGE_CODES["m2m100"]
+        settings["additional_special_tokens"] = [f"__{code}__" for code in codes]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        names += codes
+    sizes = {"layers": 2, "ffn_dim": 24, "attention_heads": 2, "layerdrop": 0.0}
+    values = {f"{s}_{k}": v for k, v in sizes.items() for s in ("encoder", "decoder")}
+    config = transformers.M2M100Config(
+        vocab_size=len(names) + 8, d_model=16, max_position_embeddings=64, **values
+    )
+    model = transformers.M2M100ForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_scale = name.endswith("layer_norm.weight")
+            parameter.copy_(is_scale + 0.4 * noise)
+        end = model.model.shared.weight[config.eos_token_id]
+        model.model.decoder.layer_norm.bias += 1.5 * end  # so that translations end
+    model.save_pretrained(folder)
+
+
+def _write_nllb(
+    folder: Path,
+    names: list[str],
+    known: sentencepiece.SentencePieceProcessor,
+    content: bytes,
+) -> None:
+    """Write tokenizer.json, whose merges are those of the SentencePiece model."""
+    ids = {piece: index for index, piece in enumerate(names)}
+    score = {piece: known.get_score(known.piece_to_id(piece)) for piece in names[4:]}
+    merges = [
+        (-score[piece], piece[:cut], piece[cut:])
+        for piece in names[4:]
+        for cut in range(1, len(piece))
+        if piece[:cut] in score and piece[cut:] in score
+    ]
+    charsmap = _field(_field(content, 3), 2)  # of NormalizerSpec in ModelProto
+    tokenizer = transformers.NllbTokenizer(
+        vocab=ids,
+        merges=[(left, right) for _, left, right in sorted(merges)],
+        _spm_precompiled_charsmap=charsmap,
+        additional_special_tokens=["eng_Latn", "deu_Latn"],
+        src_lang="eng_Latn",
+    )
+    tokenizer.save_pretrained(folder)
+    names += ["eng_Latn", "deu_Latn", "<mask>"]
+
+
+def _field(message: bytes, wanted: int) -> bytes:
+    """Return a field of bytes of a Protocol Buffers message."""
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    at = 0
+    while True:
+        key = varint()
+        number, kind = key >> 3, key & 7
+        size = varint() if kind in (0, 2) else {1: 8, 5: 4}[kind]
+        if kind == 2 and number == wanted:
+            return message[at : at + size]
+        at += size if kind else 0

@@ -35,6 +35,10 @@ class Numbers:
         """No text begins with one."""
         return ""
 
+    def for_target(self, tag: str) -> "Numbers":
+        """No target has a tag."""
+        return self
+
     def is_unknown(self, ids: Sequence[int]) -> bool:
         """No number is unknown."""
         return False

@@ -105,7 +105,7 @@ def decoder_program(
         weights = placed(scorer.weights, [params])
         lengths = array(jnp.int32, sentences)
         requests = Requests(
-            max_lengths=lengths, min_lengths=lengths,
+            max_lengths=lengths, min_lengths=lengths, unscored=lengths,
             prefixes=array(jnp.int32, sentences, DECODED),
             seeds=array(jnp.uint32, sentences),
         )  # fmt: skip

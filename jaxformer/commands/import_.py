@@ -1,18 +1,21 @@
 """jaxformer import: a published model as a run that can be trained on and used.
 
-Reads a Marian checkpoint of Hugging Face and writes a workdir whose checkpoint 0 holds
-its parameters and a new optimiser. Only dropout, dtype and fused_attention of the
+Reads a checkpoint of Hugging Face, of Marian (OPUS-MT), M2M-100 or NLLB-200, and writes
+a workdir whose checkpoint 0 holds its parameters and a new optimiser. Only dropout, dtype and fused_attention of the
 config's section `model` count; the checkpoint gives the rest. `jaxformer train RUN`
 then prepares the text with the model's own tokeniser and trains on.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.exports.marian_import import read_marian
+from jaxformer.exports.checkpoint import read_checkpoint
+from jaxformer.exports.m2m100 import tag_of_language
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.runs.workdir import Workdir
@@ -28,20 +31,21 @@ logger = logging.getLogger(__name__)
 def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     """Import the checkpoint `input` into the new `workdir`."""
     if input is None:
-        raise InputError("--input is missing; give the folder of a Marian checkpoint")
+        raise InputError("--input is missing; give the folder of a checkpoint")
     if config.values is None:
         raise InputError(
             "--config is missing; it says on which text and how the imported model "
             "is trained, for example --config=configs/parallel_text.py"
         )
     logger.info("importing %s", input)
-    checkpoint = read_marian(input)
+    checkpoint = read_checkpoint(input)
     values = config.resolve(None)
     is_shared = len(checkpoint.vocabularies) == 1
+    data = {**values.get("data", {}), "shared_vocabulary": is_shared}
     imported = parse_config(
         {
             **values,
-            "data": {**values.get("data", {}), "shared_vocabulary": is_shared},
+            "data": data | _tags(data, checkpoint.tags),
             "model": {**values.get("model", {}), **checkpoint.model},
         }
     )
@@ -51,7 +55,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     params = jax.tree.map(jnp.asarray, checkpoint.params)
     state = fresh_state(params, optimizer, training)
     models = [Tokenizer.load(file).source_model for file in checkpoint.models]
-    tokenizer = pack_tokenizer(*models, *checkpoint.vocabularies)
+    others = {file.name: file.read_bytes() for file in checkpoint.files}
+    tokenizer = pack_tokenizer(*models, *checkpoint.vocabularies, others=others)
     with new_folder(workdir) as folder:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)
@@ -65,3 +70,17 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     logger.info("imported %s: %s, %s; %s", input, direction, sizes, train)
     found = {"step": 0, "parameters": size, "vocab_size": vocab_size}
     return {**found, "direction": direction}
+
+
+def _tags(data: Mapping[str, Any], tags: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a corpus's languages, where a model has any and none is given.
+
+    Raises InputError for a language that the model lacks.
+    """
+    if not tags or data.get("corpora"):
+        return {}
+    sides = {"tag": "source_language", "target_tag": "target_language"}
+    return {
+        key: data.get(key) or tag_of_language(tags, data.get(side, ""), f"data.{side}")
+        for key, side in sides.items()
+    }

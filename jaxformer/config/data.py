@@ -143,6 +143,10 @@ class DataConfig(Section, name="data"):
         "Begins each source, one piece of the vocabulary such as >>de<<; it tells a "
         "model of several languages which to translate to. Empty: none.",
     )
+    target_tag: str = setting(
+        "Begins each target, as `tag` begins each source: the language that the "
+        "decoder of M2M-100 and NLLB is told. Empty: none.",
+    )
     corpora: tuple[dict, ...] = setting(
         "Several corpora to mix: for each a dict with a name and with the keys of this "
         "section that say where its text is; weight is how often an epoch has each of "
@@ -158,13 +162,15 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tag and not re.fullmatch(TAG, self.tag):
-            raise InputError(f"data.tag is {self.tag!r}; use a form such as >>de<<")
+        for key in ("tag", "target_tag"):
+            tag = getattr(self, key)
+            if tag and not re.fullmatch(TAG, tag):
+                raise InputError(f"data.{key} is {tag!r}; use a form such as >>de<<")
+            require_plain(key, [tag])
         self.parts  # noqa: B018 - raises for an invalid corpus
         if self.corpus.startswith("builtin:"):
             for split in filter(self.has_text, ("train", "dev", "test")):
                 self.pairs_of(split)
-        require_plain("tag", [self.tag])
         require_plain("user_defined_symbols", self.user_defined_symbols)
         if self.versions and self.subword_sampling is None:
             raise InputError(
@@ -200,8 +206,16 @@ class DataConfig(Section, name="data"):
     @property
     def only_tag(self) -> str:
         """The tag of all sources, if they have the same one, else ""."""
-        tags = {part.data.tag for part in self.parts.values()}
-        return tags.pop() if len(tags) == 1 else ""
+        return self._only("tag")
+
+    @property
+    def only_target_tag(self) -> str:
+        """The tag of all targets, if they have the same one, else ""."""
+        return self._only("target_tag")
+
+    def _only(self, key: str) -> str:
+        values = {getattr(part.data, key) for part in self.parts.values()}
+        return values.pop() if len(values) == 1 else ""
 
     @property
     def direction(self) -> str:
@@ -344,7 +358,7 @@ _OF_PATHS = ("files", "tsv", "jsonl", "parquet")  # corpora whose texts are path
 # Keys that a corpus of `corpora` may have for itself.
 _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
-    "columns", "tag",
+    "columns", "tag", "target_tag",
 )  # fmt: skip
 _OTHER_TEXTS = "train", "test"
 

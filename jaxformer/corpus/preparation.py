@@ -132,7 +132,8 @@ def prepare(
                 f"{crossing[0]!r}: set it to None or use another tokeniser"
             )
         report = _write_train(partial, config, tokenizer, survey, processes, pipeline)
-        _write_dev(partial, dev, tokenizer, report)
+        tags = {name: data.target_tag for name, data in config.dev_texts.items()}
+        _write_dev(partial, dev, tokenizer, tags, report)
         report |= {
             "vocab_size": tokenizer.largest_vocab_size,
             "tokenizer": tokenizer.hash,
@@ -219,7 +220,7 @@ def _write_shards(
         texts = chunks_of(survey, config, name)
         deque(islice(texts, -(-start // sources.CHUNK)), maxlen=0)
         repeated = repeated_pairs(folder, number) if data.deduplicate else None
-        chunks = _marked(texts, repeated, start)
+        chunks = _marked(texts, repeated, start, data.target_tag)
         with (
             progress(f"tokenising {label}", pairs, unit="pairs", initial=start) as work,
             closing(ordered_map(_CLEAN, state, chunks, processes=count)) as cleaned,
@@ -234,12 +235,13 @@ def _write_shards(
 
 
 def _marked(
-    texts: Iterable[list[Pair]], repeated: np.ndarray | None, start: int
+    texts: Iterable[list[Pair]], repeated: np.ndarray | None, start: int, tag: str
 ) -> Iterator[Chunk]:
     """Yield chunks of a text from pair `start` on with their part of `repeated`."""
     for pairs in texts:
         end = start + len(pairs)
-        yield Chunk(pairs, None if repeated is None else np.array(repeated[start:end]))
+        own = None if repeated is None else np.array(repeated[start:end])
+        yield Chunk(pairs, own, tag)
         start = end
 
 
@@ -262,14 +264,21 @@ def _write_shard(
 
 
 def _write_dev(
-    folder: Path, dev: dict[str, Sides], tokenizer: Tokenizer, report: dict[str, Any]
+    folder: Path,
+    dev: dict[str, Sides],
+    tokenizer: Tokenizer,
+    tags: dict[str, str],
+    report: dict[str, Any],
 ) -> None:
-    """Write the validation texts, in tokens and as text; add them to the report."""
+    """Write the validation texts, in tokens and as text; add them to the report.
+
+    `tags` are those of the targets.
+    """
     size = id_dtype(tokenizer.largest_vocab_size)
     for name, sides in dev.items():
         part = f"dev.{name}" if report["dev_sets"] else "dev"
         pairs = list(zip(*sides, strict=True))
-        chunk = clean_chunk(tokenizer.content, -1, None, Chunk(pairs, None))
+        chunk = clean_chunk(tokenizer.content, -1, None, Chunk(pairs, None, tags[name]))
         remove(folder / part, ignore_errors=True)  # of an earlier command
         counts = asdict(chunk.report)
         ShardWriter(folder / part, SIDES, [size] * 2).write(

@@ -190,7 +190,7 @@ class ShardJob(NamedTuple):
             own = None
             if repeated is not None:
                 own = repeated[place - first :][: len(pairs)]
-            chunk = clean_chunk(tokenizer, 1, data, Chunk(pairs, own))
+            chunk = clean_chunk(tokenizer, 1, data, Chunk(pairs, own, data.target_tag))
             chunks.append(chunk.ids)
             report += chunk.report
         size = id_dtype(Tokenizer(tokenizer).largest_vocab_size)

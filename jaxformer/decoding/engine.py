@@ -48,6 +48,7 @@ class Task(NamedTuple):
     max_length: int  # of the translation, EOS included
     min_length: int = 0
     prefix: Sequence[int] = ()
+    unscored: int = 0  # tokens of the prefix that log P does not count
     seed: int = 0
     done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
     request: object = None  # whose tasks are cancelled together
@@ -259,6 +260,7 @@ class Engine:
             max_lengths=np.array([task.max_length for task in tasks], np.int32),
             min_lengths=np.array([task.min_length for task in tasks], np.int32),
             prefixes=pad_rows([task.prefix for task in tasks], self._shape.ring),
+            unscored=np.array([task.unscored for task in tasks], np.int32),
             seeds=np.array([task.seed % 2**32 for task in tasks], np.uint32),
             phrases=phrase_arrays(phrases) if self._with_phrases else None,
         )

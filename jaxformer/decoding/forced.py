@@ -52,13 +52,15 @@ class Attention(NamedTuple):
 
         Returns pairs of indices (source, target). The weights are the mean over heads
         of the last layer but one, whose cross-attention aligns best (Garg et al. 2019).
-        The ends of both sentences and the source's tag have no link.
+        The ends of both sentences and their tags have no link.
         """
         layer = self.cross[max(len(self.cross) - 2, 0)].mean(axis=0)  # [T, S]
-        first = int(bool(re.fullmatch(TAG, self.source[0])))
-        layer = layer[:-1, first:-1]
+        s, t = (
+            int(bool(re.fullmatch(TAG, side[0]))) for side in (self.source, self.target)
+        )
+        layer = layer[t:-1, s:-1]
         best = layer.argmax(axis=1) if layer.shape[1] else []
-        return [(first + int(s), t) for t, s in enumerate(best)]
+        return [(s + int(own), t + index) for index, own in enumerate(best)]
 
 
 def joined_links(parts: Sequence[Attention]) -> list[tuple[int, int]]:
@@ -95,6 +97,8 @@ class TeacherForcing:
             {name: index for index, name in enumerate(names)} for names in self._names
         ]
         self._batch_tokens, self._longest = batch_tokens, model.longest
+        # Tokens that are given as the source is: the target's tag, if it has one.
+        self._given = len(tokenizer.encode_target([""])[0]) - 1
         self._rows = rows
 
         def log_probabilities(params: Parameters, batch: Batch) -> jax.Array:  # [B, T]
@@ -164,6 +168,7 @@ class TeacherForcing:
     ) -> list[PairScore]:
         """Score each pair; parts of similar length share a batch.
 
+        The log P of a target's tag, which is given, is 0.
         A pair of blank texts has no pieces and log P = 0.
         """
         pairs = self.pairs(sources, targets)
@@ -172,7 +177,8 @@ class TeacherForcing:
         for indices, batch in self._batches(parts):
             if self._rows and len(batch.source) % self._rows.num_devices == 0:
                 batch = jax.device_put(batch, self._rows)
-            rows = np.asarray(self._log_probabilities(params, batch))
+            rows = np.array(self._log_probabilities(params, batch))
+            rows[:, : self._given] = 0.0
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()
         values = itertools.chain.from_iterable(scored)

@@ -102,6 +102,11 @@ class TranslateOptions(SearchOptions, DecodingConfig):
         "several languages needs it (data.tag).",
         default="",
     )
+    target_tag: str = setting(
+        "Piece that begins each translation, and is no part of it: the language that "
+        "the decoder of M2M-100 and NLLB is told (data.target_tag).",
+        default="",
+    )
     max_source_length: int | None = setting(
         "Tokens of a line at most, end of sentence included; by default "
         "data.max_length.",
@@ -136,7 +141,8 @@ class TranslateRequest:
         Raises InputError for options that no search has, TypeError for unknown ones.
         """
         data = config.data
-        of_run = {"tag": data.only_tag, "max_source_length": data.max_length}
+        of_run = {"tag": data.only_tag, "target_tag": data.only_target_tag}
+        of_run["max_source_length"] = data.max_length
         return TranslateOptions(
             **{**of_run, **vars(config.decoding), **defaults, **self.given}
         )

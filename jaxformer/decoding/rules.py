@@ -29,6 +29,7 @@ class Requests(NamedTuple):
     max_lengths: jax.Array  # int32 [B], EOS included; 0 marks an empty row
     min_lengths: jax.Array  # int32 [B], EOS included
     prefixes: jax.Array  # int32 [B, P], the forced beginnings, padded with PAD
+    unscored: jax.Array  # int32 [B], tokens of a prefix that log P does not count
     seeds: jax.Array  # uint32 [B], of sampling
     phrases: Phrases | None = None  # None: no sentence has any
 
@@ -37,6 +38,7 @@ class Rules(NamedTuple):
     """The constraints of each hypothesis in one step."""
 
     forced: jax.Array  # int32 [R]: the only choice; PAD: any
+    unscored: jax.Array  # bool [R]: the choice is given, so log P = 0
     no_end: jax.Array  # bool [R]: EOS is forbidden
     banned: jax.Array | None  # int32 [R, X]: forbidden tokens; PAD: none
 
@@ -54,7 +56,11 @@ class Rules(NamedTuple):
         return jnp.where(allowed, logits, -jnp.inf)
 
     def force(
-        self, best: jax.Array, tokens: jax.Array, logits: jax.Array
+        self,
+        best: jax.Array,
+        tokens: jax.Array,
+        logits: jax.Array,
+        normaliser: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """Replace candidates [R, K] by the forced token, with its logit of [V, R]."""
         forced = self.forced
@@ -62,6 +68,7 @@ class Rules(NamedTuple):
             has_none = best.max(axis=1) == -jnp.inf
             forced = jnp.where((forced == PAD) & has_none, EOS, forced)
         logit = logits[forced, jnp.arange(forced.shape[0])]
+        logit = jnp.where(self.unscored, normaliser, logit)
         is_first = jnp.arange(best.shape[1])[None] == 0
         only = jnp.where(is_first, logit[:, None], -jnp.inf)
         is_forced = (forced != PAD)[:, None]
@@ -73,7 +80,7 @@ def no_rules(max_lengths: jax.Array) -> Requests:
     """Requests that only limit lengths, int32 [B]."""
     zeros = jnp.zeros_like(max_lengths)
     prefixes = jnp.full((zeros.shape[0], 0), PAD, jnp.int32)
-    return Requests(max_lengths, zeros, prefixes, zeros.astype(jnp.uint32))
+    return Requests(max_lengths, zeros, prefixes, zeros, zeros.astype(jnp.uint32))
 
 
 def rules_of_step(
@@ -88,8 +95,8 @@ def rules_of_step(
     given = jnp.take_along_axis(prefixes, index, axis=1)[:, 0]
     forced = jnp.where(given != PAD, given, end)
     banned = _repeating(tokens, ages, no_repeat_ngram) if no_repeat_ngram else None
-    no_end = requests.min_lengths > lengths
-    return Rules(jnp.repeat(forced, width), jnp.repeat(no_end, width), banned)
+    rows = forced, ages < requests.unscored, requests.min_lengths > lengths
+    return Rules(*(jnp.repeat(each, width) for each in rows), banned)
 
 
 def _repeating(tokens: jax.Array, ages: jax.Array, n: int) -> jax.Array:
@@ -153,7 +160,7 @@ def top_candidates(
         inside = jnp.where(ids < vocabulary, inside, -jnp.inf)
         best, index = jax.lax.top_k(inside, k)  # [R, k]
         tokens = jnp.take_along_axis(ids, index, axis=1)
-    best, tokens = rules.force(best, tokens, logits)
+    best, tokens = rules.force(best, tokens, logits, normaliser)
     shape = (batch, width, k)
     return best.reshape(shape), tokens.reshape(shape), normaliser.reshape(shape[:2])
 

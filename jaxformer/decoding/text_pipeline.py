@@ -106,6 +106,7 @@ class TextPipeline:
     ) -> None:
         self.tokenizer, self.options, self._choose = tokenizer, options, choose
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
+        self._given = tokenizer.encode_target([""])[0][:-1]  # the target's tag, if any
         self._needs_tag = needs_tag and not options.tag
         self.tags = [name for name in self._names[0] if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
@@ -169,7 +170,8 @@ class TextPipeline:
             [p for each in line for p in parts_of(each, encode, **how)]
             for line in lines
         ]
-        begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else []
+        given = self._given
+        begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else given
         if UNK in begin:
             raise InputError(
                 f"line {number + 1}: the prefix has a character that the vocabulary "
@@ -184,24 +186,29 @@ class TextPipeline:
             raise InputError("samples have no phrases; leave out the temperature")
         flat = list(itertools.chain.from_iterable(parts))
         found, needed = encode_phrases(
-            phrases, self.tokenizer.encode_target, line=number + 1,
-            parts=len(flat), prefix=begin, most=self._most,
+            phrases, self._encode_phrase, line=number + 1, parts=len(flat),
+            prefix=begin, most=self._most,
         )  # fmt: skip
         copies = {}
         for part, (own, ids) in enumerate(flat):
             is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
-            if is_unknown(ids) and not (begin or found) and is_unknown(*encode([own])):
+            is_free = begin == given and not found
+            if is_free and is_unknown(ids) and is_unknown(*encode([own])):
                 copies[part] = [Hypothesis(own, 0.0, 0.0, 0)]
                 continue
             limit = max(len(ids) + options.extra_length, needed, options.min_length)
             limit = min(limit, self._most)
             least = min(options.min_length, limit)
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
-            given = {"phrases": found, "text": tag + own}
-            tasks.append(Task(ids, limit, least, begin, seed, **given))
-            begin, needed = [], 0  # the first part alone has the prefix
+            how = {"phrases": found, "text": tag + own, "unscored": len(given)}
+            tasks.append(Task(ids, limit, least, begin, seed=seed, **how))
+            begin, needed = given, 0  # the first part alone has the prefix
         sources = [tag + own for own, _ in flat]
         return TextTasks(tasks, sources, list(map(len, parts)), copies)
+
+    def _encode_phrase(self, texts: Sequence[str]) -> list[list[int]]:
+        rows = self.tokenizer.encode_target(texts)
+        return [ids[len(self._given) :] for ids in rows]
 
     def reporting(
         self, tasks: Sequence[Task], done: Callable[[OfParts], None]

@@ -18,47 +18,21 @@ sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm kee
 because positions cannot be scaled. So a larger epsilon than 1e-5 is refused.
 """
 
-import json
-import math
-from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports import parameters
+from jaxformer.exports import huggingface
+from jaxformer.exports.parameters import require_fields
+from jaxformer.models.embeddings import NAMES
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
-Fields = Mapping[str, Any]  # of a `TransformerConfig`
 LONGEST = 512  # pieces that Transformers' search may generate
-LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every Marian model
-# Our embeddings [V, D] by Marian's names, for each `model.tied_embeddings`.
-EMBEDDINGS = {
-    "all": {"model.shared.weight": "embedding"},
-    "target": {
-        "model.encoder.embed_tokens.weight": "source_embedding",
-        "model.decoder.embed_tokens.weight": "embedding",
-    },
-}
-EMBEDDINGS["none"] = EMBEDDINGS["target"] | {"lm_head.weight": "output_embedding"}
-LOGITS_BIAS = "final_logits_bias"  # [1, V]
-# Keys of config.json and the field of `TransformerConfig` that each one sets.
-SIZES = {
-    "d_model": "d_model",
-    "encoder_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
-    "encoder_ffn_dim": "d_ff",
-    "decoder_ffn_dim": "d_ff",
-    "encoder_attention_heads": "num_heads",
-    "decoder_attention_heads": "num_heads",
-    "max_position_embeddings": "max_positions",
-}
 # Keys of config.json by `model.tied_embeddings`, (True, True) where they are missing.
 TIES = {
     "all": (True, True),
@@ -110,7 +84,7 @@ def export_marian(
         "is_encoder_decoder": True,
         **{key: value for key, (value, _) in FIXED.items()},
         **dict(zip(TIE_KEYS, TIES[model.tied_embeddings], strict=True)),
-        **{key: getattr(model, field) for key, field in SIZES.items()},
+        **{key: getattr(model, field) for key, field in huggingface.SIZES.items()},
         "vocab_size": len(sides["vocab.json"]),
         "decoder_vocab_size": len(pieces),
         "activation_function": model.activation,
@@ -140,103 +114,24 @@ def export_marian(
         "model_max_length": model.max_positions,
     }  # fmt: skip
     for name, values in files.items():
-        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
+        huggingface.write_json(folder / name, values)
 
 
 def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
-    """Return all parameters by Marian's names and layout; missing biases are 0."""
     head_size = Fraction(config.d_model, config.num_heads)
-    parameters.require_fields("Marian's layout", config, {
+    most = huggingface.LAYER_NORM_EPSILON
+    require_fields("Marian's layout", config, {
         "positions": ("sinusoidal",),
+        "first_input": ("bos",),
         "norm_first": (False,),
         "attention_window": (None,),
         "encoder_projected_keys": (None,),
         "activation": ("relu", "swish"),
         "d_k": (head_size,),
         "d_v": (head_size,),
-        "layer_norm_epsilon": (min(config.layer_norm_epsilon, LAYER_NORM_EPSILON),),
+        "layer_norm_epsilon": (min(config.layer_norm_epsilon, most),),
     })  # fmt: skip
-    left, scale = parameters.flat(params), stream_scale(config.layer_norm_epsilon)
-    order = sines_first(config.d_model)
-    bias = left.pop("logits_bias", np.zeros(len(left["embedding"]), np.float32))
-    tensors = {LOGITS_BIAS: bias[None]}
-    for name, ours in EMBEDDINGS[config.tied_embeddings].items():
-        tensors[name] = left.pop(ours).take(order, 1)
-    for leaf in layer_leaves(vars(config)):
-        ours = left.pop(leaf.ours, np.zeros(leaf.shape, np.float32))
-        tensors[leaf.name] = ours.ravel()[leaf.order] * scale**leaf.power
-    assert not left, left  # `require_fields` has refused what would be
-    return tensors
-
-
-class Leaf(NamedTuple):
-    """One parameter of a layer, ours and Marian's: `ours.ravel()[order]`."""
-
-    ours: str  # "encoder/layer_0/self_attention/query/kernel"
-    name: str  # "model.encoder.layers.0.self_attn.q_proj.weight"
-    shape: list[int]  # ours
-    order: np.ndarray  # indices, in Marian's shape: [outputs, inputs], or one axis
-    power: int  # of c, by which Marian's is multiplied
-
-
-# Of each layer: our name and Marian's, the axes of our kernel (inputs, then outputs) or
-# scale, and the power of c.
-_LAYER = (
-    ("self_attention/query", "self_attn.q_proj", "D HK", -1),
-    ("self_attention/key", "self_attn.k_proj", "D HK", -1),
-    ("self_attention/value", "self_attn.v_proj", "D HK", -1),
-    ("self_attention/output", "self_attn.out_proj", "HK D", 1),
-    ("self_attention_sublayer/norm", "self_attn_layer_norm", "D", 1),
-    ("cross_attention/query", "encoder_attn.q_proj", "D HK", -1),
-    ("cross_attention/key", "encoder_attn.k_proj", "D HK", 0),  # of the encoder's
-    ("cross_attention/value", "encoder_attn.v_proj", "D HK", 0),  # output, unscaled
-    ("cross_attention/output", "encoder_attn.out_proj", "HK D", 1),
-    ("cross_attention_sublayer/norm", "encoder_attn_layer_norm", "D", 1),
-    ("feed_forward/hidden", "fc1", "D F", -1),
-    ("feed_forward/output", "fc2", "F D", 1),
-    ("feed_forward_sublayer/norm", "final_layer_norm", "D", 1),
-)
-_AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
-
-
-def layer_leaves(fields: Fields) -> Iterator[Leaf]:
-    """Yield each parameter that a `TransformerConfig` of these fields may have."""
-    for stack in ("encoder", "decoder"):
-        layers = fields[f"{stack}_layers"]
-        for index, (ours, theirs, axes, power) in product(range(layers), _LAYER):
-            if stack == "encoder" and ours.startswith("cross_attention"):
-                continue
-            # The embedding, which the first layer reads, and the output of a stack,
-            # which the last norm writes, are not scaled.
-            is_first, is_last = index == 0, index == layers - 1
-            ends = ("self_attention/",) * is_first + ("feed_forward_sub",) * is_last
-            power = 0 if ours.startswith(ends) else power
-            for kind, suffix, letters, exponent in (
-                ("kernel" if " " in axes else "scale", "weight", axes, power),
-                ("bias", "bias", axes.split()[-1], max(power, 0)),
-            ):
-                our_name = f"{stack}/layer_{index}/{ours}/{kind}"
-                name = f"model.{stack}.layers.{index}.{theirs}.{suffix}"
-                yield Leaf(our_name, name, *_order(letters, fields), exponent)
-
-
-def _order(axes: str, fields: Fields) -> tuple[list[int], np.ndarray]:
-    """Return shape and `order` of a parameter of ours with these axes."""
-    sizes = [[fields[_AXES[letter]] for letter in group] for group in axes.split()]
-    shape = [size for group in sizes for size in group]
-    order = np.arange(math.prod(shape)).reshape([*map(math.prod, sizes)])
-    for axis, group in enumerate(axes.split()):
-        if group == "D":
-            order = order.take(sines_first(order.shape[axis]), axis)
-    return shape, np.ascontiguousarray(order.T)
-
-
-def stream_scale(epsilon: float) -> np.float32:
-    """Return c of this module's docstring, for layer norms that add `epsilon`."""
-    return np.float32(2.0 ** round(math.log2(LAYER_NORM_EPSILON / epsilon) / 2))
-
-
-def sines_first(d_model: int) -> np.ndarray:
-    """Return which of our columns each of Marian's is: int [D]."""
-    return np.concatenate([np.arange(0, d_model, 2), np.arange(1, d_model, 2)])
+    rows = dict.fromkeys(NAMES, slice(None))
+    tensors = huggingface.to_tensors(config, params, rows)
+    no_bias = np.zeros((1, len(params["embedding"])), np.float32)
+    return {huggingface.LOGITS_BIAS: no_bias, **tensors}

@@ -34,6 +34,21 @@ def sinusoidal_positions(length: int, d_model: int) -> Float32[np.ndarray, "L D"
     return table.reshape(length, -1)[:, :d_model].astype(np.float32)
 
 
+def position_table(kind: str, length: int, d_model: int) -> Float32[np.ndarray, "L D"]:
+    """Sinusoids of positions 0, 1, ... as a `model.positions` names them.
+
+    "sinusoidal" are those of the paper. tensor2tensor, which Marian follows, divides by
+    D/2 - 1 instead of D/2 and has all sines first; fairseq counts from 2.
+    """
+    if kind == "sinusoidal":
+        return sinusoidal_positions(length, d_model)
+    first = 2 if kind == "fairseq" else 0
+    position = np.arange(first, first + length)[:, None]  # [L, 1]
+    half = np.arange(d_model // 2)[None, :]  # [1, D/2]
+    angle = position / 10000.0 ** (half / max(d_model // 2 - 1, 1))  # [L, D/2]
+    return np.concatenate([np.sin(angle), np.cos(angle)], 1).astype(np.float32)
+
+
 def rotations(
     positions: Int[Array, "*L"], length: int, size: int
 ) -> tuple[Angles, Angles]:

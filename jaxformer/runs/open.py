@@ -50,13 +50,19 @@ def make_translator(
     """Make a translator of parameters on the local devices.
 
     `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
-    Raises InputError for an option `tag` that the vocabulary lacks.
+    Raises InputError for a tag of the options that the vocabulary lacks.
     """
     rows = batch_sharding(local_mesh())
+    targets = {part.data.target_tag for part in run.config.data.parts.values()} - {""}
+    if targets and not options.target_tag:
+        raise InputError(
+            f"this model translates to several languages, {', '.join(sorted(targets))}; "
+            "choose one by target_tag"
+        )
     return Translator(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
-        run.tokenizer,
+        run.tokenizer.for_target(options.target_tag),
         language=run.config.data.source_language,
         options=options,
         rows=rows,

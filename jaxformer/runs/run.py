@@ -155,6 +155,7 @@ def _make_run(
     )
     data = config.data
     needs_tag = not data.tags or all(part.data.tag for part in data.parts.values())
+    tokenizer = tokenizer.for_target(data.only_target_tag)
     return Run(folder, config, tokenizer, model, record, needs_tag)
 
 

@@ -20,8 +20,10 @@ def of_corpus(run: Run, name: str) -> Run:
         names = ", ".join(filter(None, parts)) or "one without a name"
         hint = did_you_mean(name, parts, f"it has {names}")
         raise InputError(f"data.corpora has no corpus {name}{hint}")
-    config = dataclasses.replace(run.config, data=parts[name].data)
-    return run._replace(config=config)
+    data = parts[name].data
+    config = dataclasses.replace(run.config, data=data)
+    tokenizer = run.tokenizer.for_target(data.target_tag)
+    return run._replace(config=config, tokenizer=tokenizer)
 
 
 def of_split(run: Run, split: str) -> Run:

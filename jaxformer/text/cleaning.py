@@ -97,6 +97,7 @@ class Chunk(NamedTuple):
 
     pairs: list[Pair]
     repeated: np.ndarray | None  # bool, which occurred before; None: not asked for
+    target_tag: str = ""  # that begins each target
 
 
 class CleanChunk(NamedTuple):
@@ -123,7 +124,7 @@ def clean_chunk(
 
     With `data.versions` the report counts the tokens of the first version.
     """
-    tokenizer = _tokenizer(content, threads)
+    tokenizer = _tokenizer(content, threads).for_target(chunk.target_tag)
     report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
     sides = [
         tokenizer.encode([source for source, _ in pairs]),
@@ -183,13 +184,16 @@ def _versions(
 
 
 def breaks_ratio(
-    lengths: np.ndarray, is_tagged: bool | np.ndarray, max_ratio: float
+    lengths: np.ndarray,
+    is_tagged: bool | np.ndarray,
+    max_ratio: float,
+    target_is_tagged: bool = False,
 ) -> np.ndarray:
     """Whether one side of a pair is too long for the other, bool [n].
 
-    `lengths` is int [2, n], EOS included. The tag of a source does not count.
+    `lengths` is int [2, n], EOS included. Tags do not count.
     """
-    source, target = lengths[0] - is_tagged, lengths[1]
+    source, target = lengths[0] - is_tagged, lengths[1] - target_is_tagged
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
     return longer - 1 > max_ratio * (shorter - 1) + _RATIO_SLACK
 
@@ -197,12 +201,12 @@ def breaks_ratio(
 def length_faults(lengths: np.ndarray, config: DataConfig) -> dict[str, np.ndarray]:
     """Return by reason of `clean_chunk` which pairs have a wrong length: bool [n] each.
 
-    `lengths` is int [2, n], the tokens of sources, with their tag, and of targets, EOS
+    `lengths` is int [2, n], the tokens of sources and of targets, tags and EOS
     included.
     """
-    is_tagged = bool(config.tag)
+    tagged = bool(config.tag), bool(config.target_tag)
     return {
-        "empty": (lengths[0] - is_tagged == 1) | (lengths[1] == 1),
+        "empty": (lengths[0] - tagged[0] == 1) | (lengths[1] - tagged[1] == 1),
         "too_long": lengths.max(axis=0) > config.max_length,
-        "ratio": breaks_ratio(lengths, is_tagged, config.max_ratio),
+        "ratio": breaks_ratio(lengths, tagged[0], config.max_ratio, tagged[1]),
     }

@@ -50,13 +50,15 @@ def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
             "another tokeniser"
         )
     needed = [(symbol, tokenizer.source_pieces()) for symbol in config.tags]
+    targets = {part.data.target_tag for part in config.parts.values()} - {""}
+    needed += [(symbol, tokenizer.pieces()) for symbol in sorted(targets)]
     for pieces in (tokenizer.source_pieces(), tokenizer.pieces()):
         needed += [(symbol, pieces) for symbol in config.user_defined_symbols]
     for symbol, pieces in needed:
         if symbol not in pieces:
             raise InputError(
-                f"the tokeniser has no piece {symbol!r}, which data.tag or "
-                "data.user_defined_symbols names; leave it out, or begin anew with a "
+                f"the tokeniser has no piece {symbol!r}, which data.tag, "
+                "data.target_tag or data.user_defined_symbols names; leave it out, or begin anew with a "
                 "tokeniser that has it"
             )
 

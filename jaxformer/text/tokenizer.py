@@ -11,13 +11,14 @@ A character outside the vocabulary is UNK. There is no fallback to bytes: its 25
 are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.
 """
 
+import copy
 import hashlib
 import io
 import json
 import re
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -32,6 +33,7 @@ from jaxformer.tokens import BOS, EOS, PAD, UNK
 _RESERVED = 4  # PAD, UNK, BOS, EOS
 _ZIP = b"PK\x03\x04"  # first bytes of a zip file, never of a SentencePiece model
 _MODELS = ("source.spm", "target.spm")
+_OTHERS = "others/"  # a folder of the zip file
 _VOCABULARIES = ("vocabulary.json", "target_vocabulary.json")
 _MOST_BYTES = 2**28  # of a tokeniser's file; those of a million pieces have 2**25
 _LANGUAGE = re.compile(f"({TAG})?")
@@ -125,8 +127,10 @@ class Tokenizer:
         """
         self.content, self.hash = content, hashlib.sha256(content).hexdigest()
         self.is_shared, self.renumbers = True, False
+        self.files: dict[str, bytes] = {}  # of an imported model's own tokeniser
+        self.target_tag, self._tag_ids = "", []
         if content.startswith(_ZIP):
-            models, vocabularies = _unpack(content)
+            models, vocabularies, self.files = _unpack(content)
             pieces = vocabularies * 2 or (None, None)  # one of both sides, or two
             self.sides = tuple(map(SentencePieceModel, models, pieces))
             self.is_shared = len(vocabularies) == 1
@@ -139,7 +143,6 @@ class Tokenizer:
         self.vocab_size = len(self._target.pieces)
         self.language_code = self._source.language_code
         self.is_unknown = self._source.is_unknown
-        self.decode = self._target.decode
 
     @staticmethod
     def load(path: Path, sha256: str | None = None) -> "Tokenizer":
@@ -185,15 +188,37 @@ class Tokenizer:
         return self._source.encode(sentences, tagged=True)
 
     def encode_target(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target sentence, EOS last.
+        """Return the ids of each target sentence, the target's tag first, EOS last.
 
-        Only an imported model's have tags, as in Transformers.
+        In a text only an imported model's have tags, as in Transformers.
         """
-        return self._target.encode(sentences, tagged=self.renumbers)
+        found = self._target.encode(sentences, tagged=self.renumbers)
+        return [[*self._tag_ids, *ids] for ids in found] if self._tag_ids else found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a target up to the first EOS, without its tag."""
+        if self._tag_ids:
+            ids = [token for token in ids if token not in self._tag_ids]
+        return self._target.decode(ids)
+
+    def for_target(self, tag: str) -> "Tokenizer":
+        """Return this tokeniser for targets that begin with a tag; "": with none.
+
+        The tag is the first id of each target (M2M-100), and no part of its text.
+        Raises InputError if the vocabulary lacks it.
+        """
+        if tag == self.target_tag:
+            return self
+        if tag and self._target.language_code(tag) != tag:
+            raise InputError(f"the vocabulary has no tag {tag!r} for targets")
+        other = copy.copy(self)
+        other.target_tag = tag
+        other._tag_ids = [self._target.pieces.index(tag)] if tag else []
+        return other
 
 
-def _unpack(content: bytes) -> tuple[list[bytes], list[list[str]]]:
-    """Return the models and the vocabularies that `pack_tokenizer` packed.
+def _unpack(content: bytes) -> tuple[list[bytes], list[list[str]], dict[str, bytes]]:
+    """Return what `pack_tokenizer` packed: models, vocabularies and other files.
 
     Raises one of _DAMAGE for anything else; compressed files are not read.
     """
@@ -203,6 +228,8 @@ def _unpack(content: bytes) -> tuple[list[bytes], list[list[str]]]:
                 raise ValueError(f"{member.filename} in it is compressed")
         models, names = [*map(archive.read, _MODELS)], archive.namelist()
         files = [archive.read(name) for name in _VOCABULARIES if name in names]
+        prefix = len(_OTHERS)
+        others = {n[prefix:]: archive.read(n) for n in names if n.startswith(_OTHERS)}
     vocabularies = [*map(json.loads, files)]
     for pieces in vocabularies:
         if not isinstance(pieces, list) or len(pieces) <= _RESERVED:
@@ -210,15 +237,21 @@ def _unpack(content: bytes) -> tuple[list[bytes], list[list[str]]]:
         if not all(isinstance(piece, str) for piece in pieces):
             raise ValueError("its vocabulary has a piece that is no text")
         "".join(pieces).encode()  # ValueError for lone surrogates
-    return models, vocabularies
+    return models, vocabularies, others
 
 
-def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -> bytes:
+def pack_tokenizer(
+    source: bytes,
+    target: bytes,
+    *vocabularies: Sequence[str],
+    others: Mapping[str, bytes] | None = None,
+) -> bytes:
     """Pack two SentencePiece models into a tokeniser's file.
 
     `vocabularies` are the pieces by id: one of both languages, those of the source and
     of the target, or none if the ids are those of the models. A model of
-    `train_tokenizer` for both is its own file.
+    `train_tokenizer` for both is its own file. `others` are files of an imported model
+    that are kept for its export.
     """
     sides = [SentencePieceModel(model) for model in (source, target)]
     is_ours = all(
@@ -236,6 +269,8 @@ def pack_tokenizer(source: bytes, target: bytes, *vocabularies: Sequence[str]) -
         for name, content in zip(names, (source, target, *files), strict=False):
             # Without a date and compression: the same parts are the same bytes.
             archive.writestr(zipfile.ZipInfo(name), content)
+        for name, content in (others or {}).items():
+            archive.writestr(zipfile.ZipInfo(_OTHERS + name), content)
     return packed.getvalue()
 
 

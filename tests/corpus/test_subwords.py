@@ -67,7 +67,7 @@ def config_of(folder, **changes):
     values = wmt_base.get_config().data.to_dict() | {
         "corpus": "directory", "directory": str(folder), "train": "train", "dev": "dev",
         "source_language": "a", "target_language": "b", "vocab_size": 140,
-        "character_coverage": 1.0, "max_length": 60, "tag": ">>b<<",
+        "character_coverage": 1.0, "max_length": 60, "tag": ">>b<<", "target_tag": "",
         "user_defined_symbols": ("__NUM__",),
     }  # fmt: skip
     return DataConfig(**values | changes)

@@ -28,9 +28,8 @@ def test_a_step_copies_no_cache(beam_size, ring, blocks, dtype):
     weights = scorer.weights([draw_parameters(model)])
     tokens = np.ones((SLOTS, SOURCE), np.int32)
     lengths = np.full(SLOTS, SOURCE, np.int32)
-    requests = Requests(
-        lengths, lengths, np.zeros((SLOTS, ring), np.int32), lengths.astype(np.uint32)
-    )
+    prefixes, seeds = np.zeros((SLOTS, ring), np.int32), lengths.astype(np.uint32)
+    requests = Requests(lengths, lengths, prefixes, np.zeros_like(lengths), seeds)
     state = programs.begin(programs.encode(weights, tokens), requests, ring)
     _, (cache,) = state.cache
     assert cache[0].key.shape[-1] == ring * beam_size // blocks

@@ -21,6 +21,7 @@ def rules_of(count: int, forced=PAD, no_end=False, banned=PAD) -> Rules:
     """The same rules for `count` hypotheses; one banned token."""
     return Rules(
         np.full(count, forced, np.int32),
+        np.full(count, False),
         np.full(count, no_end),
         np.full((count, 1), banned, np.int32),
     )
@@ -36,7 +37,10 @@ def draw_rules(rng, logits, has_banned: bool) -> Rules:
         banned = WORD + np.argsort(-logits[WORD:], axis=0)[:5].T.astype(np.int32)
         banned[rng.random(banned.shape) < 0.3] = PAD
         banned[-WIDTH:, 0] = WORD  # forcing a token overrides the ban of it
-    rows = np.array([PAD, PAD, EOS, WORD], np.int32), np.array([0, 1, 1, 0], bool)
+    rows = (
+        np.array([PAD, PAD, EOS, WORD], np.int32), np.zeros(4, bool),
+        np.array([0, 1, 1, 0], bool),
+    )  # fmt: skip
     return Rules(*(np.repeat(each, WIDTH) for each in rows), banned)
 
 

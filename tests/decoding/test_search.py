@@ -60,6 +60,7 @@ def requests_of(wanted) -> Requests:
         max_lengths=np.array([each.limit for each in wanted], np.int32),
         min_lengths=np.array([each.least for each in wanted], np.int32),
         prefixes=padded([each.prefix for each in wanted], PREFIX),
+        unscored=np.array([each.unscored for each in wanted], np.int32),
         seeds=np.array([each.seed for each in wanted], np.uint32),
     )
 

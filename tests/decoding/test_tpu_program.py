@@ -106,7 +106,7 @@ class Programs:
         seeds = self.array(jnp.uint32, rows)
         memory = jax.eval_shape(self.programs.encode, self.weights, tokens)
         memory = jax.tree.map(lambda x: self.array(x.dtype, *x.shape), memory)
-        return memory, Requests(lengths, lengths, tokens, seeds)
+        return memory, Requests(lengths, lengths, tokens, lengths, seeds)
 
     def advance(self) -> str:
         number = self.array(jnp.int32)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer.exports import parameters
-from jaxformer.exports.marian import stream_scale
-from jaxformer.exports.marian_import import read_marian
+from jaxformer.exports.huggingface import stream_scale
+from jaxformer.exports.checkpoint import read_checkpoint
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import train_tokenizer
@@ -131,7 +131,7 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
     assert encoded[0] != encoded[1]
     decoded = transformers("decode", folder, [BOS, *encoded[1][1], PAD])
     assert decoded == tokenizer.decode(encoded[1][1]) == TEXT[1]
-    again = read_marian(folder)
+    again = read_checkpoint(folder)
     files = *(file.read_bytes() for file in again.models), *again.vocabularies
     assert pack_tokenizer(*files) == tokenizer.content
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
 
+SINUSOIDS = "sinusoidal", "tensor2tensor", "fairseq"  # see `layers.position_table`
 BIASES = {  # whether the projections of attention, and the logits, have them
     "none": (False, False),
     "attention": (True, False),
@@ -30,10 +31,16 @@ class TransformerConfig(Section, name="model"):
         least=0, below=1, free=True,
     )  # fmt: skip
     positions: str = setting(
-        "Positional encoding: sinusoids (section 3.5) or a learned table (Table 3, E), "
-        "added to embeddings; or, in self-attention, rotary (Su et al. 2021) or "
-        "relative (Shaw et al. 2018).",
-        choices=("sinusoidal", "learned", "rotary", "relative"),
+        "Positional encoding: sinusoids (section 3.5), those of tensor2tensor and "
+        "Marian or of fairseq, or a learned table (Table 3, E), added to embeddings; "
+        "or, in self-attention, rotary (Su et al. 2021) or relative (Shaw et al. "
+        "2018).",
+        choices=(*SINUSOIDS, "learned", "rotary", "relative"),
+    )
+    first_input: str = setting(
+        "What the decoder reads before the first token: the embedding of BOS, that of "
+        "EOS (fairseq) or zeros (Marian).",
+        choices=("bos", "eos", "zeros"),
     )
     max_positions: int = setting(
         "Tokens of a sequence that a learned table, or projected keys, can hold; the "
@@ -126,7 +133,7 @@ class TransformerConfig(Section, name="model"):
     @property
     def adds_positions(self) -> bool:
         """Whether embeddings have a position added (section 3.5)."""
-        return self.positions in ("sinusoidal", "learned")
+        return self.positions in (*SINUSOIDS, "learned")
 
     def layers(self, stack: str) -> int:
         """Return N of a stack, "encoder" or "decoder"."""

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer, Table
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.models.kernels.norm import mean_and_variance
-from jaxformer.models.layers import ACTIVATIONS, residual, sinusoidal_positions
+from jaxformer.models.layers import ACTIVATIONS, position_table, residual
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,
@@ -42,7 +42,7 @@ from jaxformer.models.transformer.cached_attention import (
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.ring import rotate_newest, self_mask, vectors_of_slots
 from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
-from jaxformer.tokens import PAD
+from jaxformer.tokens import BOS, EOS, PAD
 
 
 class DecodingLinear(NamedTuple):
@@ -230,13 +230,18 @@ class TransformerDecoder:
                 x = residual(x, function, norm=norm, norm_first=config.norm_first)
             return x, past
 
-        dtype, table = self.network.activation_dtype, weights.embedding
+        dtype, first = self.network.activation_dtype, config.first_input
+        table = weights.embedding
         table = table if table.dtype == dtype else params["embedding"]
-        x = jnp.take(table, newest.tokens, axis=0) * jnp.float32(config.d_model**0.5)
+        tokens, is_first = newest.tokens, newest.tokens == BOS
+        tokens = jnp.where(is_first, EOS, tokens) if first == "eos" else tokens
+        x = jnp.take(table, tokens, axis=0) * jnp.float32(config.d_model**0.5)
+        x = jnp.where(is_first[..., None], 0.0, x) if first == "zeros" else x
         if config.adds_positions:
             positions = params.get("position_embedding")
             if positions is None:
-                positions = jnp.asarray(sinusoidal_positions(length, config.d_model))
+                table = position_table(config.positions, length, config.d_model)
+                positions = jnp.asarray(table)
             x = x + positions[newest.ages][:, None]  # [B, W, D]
         x = self._features_first(x.reshape(batch * width, -1).astype(dtype))
         new_cache = []

@@ -23,14 +23,15 @@ from jaxformer.models.layers import (
     LayerNorm,
     Sublayer,
     residual_gain,
-    sinusoidal_positions,
+    position_table,
 )
 from jaxformer.models.local_attention import SelfMask, self_attention_mask
 from jaxformer.models.masks import segment_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.sequence_model import Features, batch_logits
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.config import SINUSOIDS, TransformerConfig
+from jaxformer.tokens import BOS, EOS
 
 SUBLAYERS = {  # of a layer, in the order of Figure 1
     "encoder": ("self_attention", "feed_forward"),
@@ -158,12 +159,13 @@ class Transformer(nn.Module):
         self.decoder = Stack(config, "decoder", self.rematerialise)
 
     def _position_table(self, length: int) -> Float32[Array, "{length} D"]:
-        if self.config.positions == "sinusoidal":
-            return jnp.asarray(sinusoidal_positions(length, self.config.d_model))
-        if length > self.config.max_positions:
+        config = self.config
+        if config.positions in SINUSOIDS:
+            return jnp.asarray(position_table(config.positions, length, config.d_model))
+        if length > config.max_positions:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
-                f"model.max_positions = {self.config.max_positions}"
+                f"model.max_positions = {config.max_positions}"
             )
         return self.position_embedding[:length]
 
@@ -201,9 +203,13 @@ class Transformer(nn.Module):
         """Run both stacks on a whole target; also return the output table."""
         segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
+        is_first, kind = inputs == BOS, self.config.first_input
+        inputs = jnp.where(is_first, EOS, inputs) if kind == "eos" else inputs
         source, target, table = self.tables.look_up(
             batch.source, inputs, self.activation_dtype
         )
+        if kind == "zeros":
+            target = jnp.where(is_first[..., None], jnp.zeros_like(target), target)
         memory = self._encode(source, batch.source_segments)
         x = self._embed(target, segments)
         window = self.config.attention_window

@@ -1,0 +1,196 @@
+"""M2M-100 and NLLB-200 of Hugging Face as our parameters, and back, bit by bit.
+
+These are fairseq's pre-norm Transformers: biases everywhere but in the logits, one
+embedding, sinusoids of fairseq, and a decoder that begins with EOS. Their tokeniser
+names a language by a piece. It begins a source, and it is the first piece of a
+translation. Here it is a tag: M2M-100's "__en__" is ">>en<<", NLLB's "eng_Latn" is
+">>eng_Latn<<".
+
+Ids 0 to 3 are <s>, <pad>, </s> and <unk>, all others are ours too. The files of the
+tokeniser are kept in the run as they are and exported again.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxformer.config.data import TAG, language_and_script
+from jaxformer.config.sections import Config
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.exports import huggingface
+from jaxformer.exports.huggingface import Checkpoint, Json, UnsupportedError
+from jaxformer.exports.parameters import require_fields
+from jaxformer.system.errors import InputError, packages_of
+from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.tokens import BOS, EOS, PAD, UNK
+
+MODEL = "sentencepiece.bpe.model"
+# Beside it M2M-100 has vocab.json, NLLB tokenizer.json.
+TOKENIZER_FILES = (
+    "vocab.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+)  # fmt: skip
+IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
+RESERVED = ["<s>", "<pad>", "</s>", "<unk>"]
+THEIRS = [IDS["pad"], IDS["unk"], IDS["bos"], IDS["eos"]]  # by our first ids
+OURS = [BOS, PAD, EOS, UNK]  # by their first ids
+# Keys of config.json that our model fixes: the value, and that of a missing key.
+FIXED = {
+    "model_type": ("m2m_100", None),
+    "scale_embedding": (True, True),
+    "tie_word_embeddings": (True, True),
+    **{f"{name}_token_id": (IDS[name], IDS[name]) for name in ("bos", "pad", "eos")},
+    "decoder_start_token_id": (IDS["eos"], IDS["eos"]),
+}
+FIELDS = {
+    "norm_first": True,
+    "positions": "fairseq",
+    "first_input": "eos",
+    "tied_embeddings": "all",
+}
+_LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
+
+
+def read_m2m100(folder: Path) -> Checkpoint:
+    """Read a checkpoint; raises what `jaxformer.exports.import_.read` explains."""
+    settings = huggingface.read_json(folder / "config.json")
+    model = huggingface.fields_of(settings, FIXED, FIELDS)
+    size = huggingface.integer(settings, "vocab_size")
+    pieces = _pieces(folder, size)
+    rows = {"embedding": [*THEIRS, *range(4, size)]}
+    tensors = huggingface.read_tensors(folder)
+    params = huggingface.from_tensors(tensors, model, rows)
+    model["biases"] = "attention"  # even if all of them are zero
+    kept = (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
+    tags = (piece for piece in pieces if re.fullmatch(TAG, piece))
+    models = [folder / MODEL] * 2
+    return Checkpoint(model, params, [pieces], models, tuple(kept), tuple(tags))
+
+
+def _pieces(folder: Path, size: int) -> list[str]:
+    """Return the piece of each of our ids; tags are those of languages."""
+    if (folder / "vocab.json").is_file():
+        ids = huggingface.read_json(folder / "vocab.json")
+        special = _special_tokens(folder)
+        ids |= {name: len(ids) + n for n, name in enumerate(special)}
+    else:
+        made = huggingface.read_json(folder / "tokenizer.json")
+        try:
+            ids = dict(made["model"]["vocab"])
+            ids |= {token["content"]: token["id"] for token in made["added_tokens"]}
+        except (LookupError, TypeError, ValueError):
+            raise UnsupportedError("tokenizer.json has no vocabulary") from None
+    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+        raise UnsupportedError(
+            f"its tokeniser's files do not name the ids 0 to {len(ids) - 1}, one each"
+        )
+    names = sorted(ids, key=ids.get)
+    if names[:4] != RESERVED:
+        raise UnsupportedError(f"its pieces begin with {names[:4]}, not {RESERVED}")
+    if len(names) > size:
+        raise UnsupportedError(f"it has {len(names)} pieces, and vocab_size is {size}")
+    names += [f"<unused {n}>" for n in range(len(names), size)]
+    found = [_LANGUAGE.fullmatch(name) for name in names]
+    if not any(found):
+        raise UnsupportedError("its tokeniser's files name no language")
+    tags = [code and f">>{code[1] or code[2]}<<" for code in found]
+    names = [tag or name for tag, name in zip(tags, names, strict=True)]
+    return [*(names[index] for index in THEIRS), *names[4:]]
+
+
+def _special_tokens(folder: Path) -> list[str]:
+    """Return the languages of M2M-100, which follow the pieces of vocab.json."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            settings = huggingface.read_json(folder / name)
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                found = settings.get(key)
+                if isinstance(found, list) and found:
+                    return [str(each) for each in found if _LANGUAGE.fullmatch(str(each))]
+    return []
+
+
+def export_m2m100(
+    folder: Path,
+    config: Config,
+    params: dict,
+    tokenizer: Tokenizer,
+    options: TranslateOptions,
+) -> None:
+    """Write model, tokeniser and search settings into an existing folder.
+
+    `params` are nested dicts of arrays. Raises InputError, before it writes, for a
+    model that was not imported from M2M-100 or NLLB.
+    """
+    with packages_of("export"):
+        import safetensors.numpy
+    model, pieces = config.model, tokenizer.pieces()
+    head_size = model.d_model / model.num_heads
+    epsilon = huggingface.LAYER_NORM_EPSILON
+    require_fields("M2M-100's layout", model, {
+        **{field: (value,) for field, value in FIELDS.items()},
+        "biases": ("attention",),
+        "attention_window": (None,),
+        "encoder_projected_keys": (None,),
+        "activation": ("relu", "swish"),
+        "d_k": (head_size,),
+        "d_v": (head_size,),
+        "layer_norm_epsilon": (epsilon,),
+    })  # fmt: skip
+    if not tokenizer.files:
+        raise InputError(
+            "only a model that was imported from M2M-100 or NLLB has their tokeniser; "
+            "export to another format"
+        )
+    rows = {"embedding": [*OURS, *range(4, len(pieces))]}
+    tensors = huggingface.to_tensors(model, params, rows)
+    content = safetensors.numpy.save(tensors, {"format": "pt"})
+    (folder / "model.safetensors").write_bytes(content)
+    (folder / MODEL).write_bytes(tokenizer.source_model)
+    for name, content in tokenizer.files.items():
+        (folder / name).write_bytes(content)
+    ids = {f"{name}_token_id": IDS[name] for name in ("bos", "pad", "eos")}
+    ids["decoder_start_token_id"] = IDS["eos"]
+    write = huggingface.write_json
+    write(folder / "config.json", {
+        "architectures": ["M2M100ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        **{key: value for key, (value, _) in FIXED.items()},
+        **{key: getattr(model, field) for key, field in huggingface.SIZES.items()},
+        "vocab_size": len(pieces),
+        "activation_function": model.activation,
+        "dropout": model.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+    })  # fmt: skip
+    tag = config.data.only_target_tag
+    forced = {"forced_bos_token_id": pieces.index(tag)} if tag else {}
+    write(folder / "generation_config.json", {
+        **ids,
+        **forced,
+        "bad_words_ids": [[IDS[name]] for name in ("pad", "unk", "bos")],
+        "length_penalty": options.alpha,
+        "no_repeat_ngram_size": options.no_repeat_ngram,
+        "max_length": model.max_positions,
+        "num_beams": options.beam_size,
+    })  # fmt: skip
+
+
+def tag_of_language(tags: Sequence[str], code: str, key: str) -> str:
+    """Return the tag of a language, such as ">>deu_Latn<<" of "de".
+
+    Raises InputError, which names `key`, if there is none or more than one.
+    """
+    names = {tag[2:-2]: tag for tag in tags}
+    if code in names:
+        return names[code]
+    wanted = language_and_script(code)
+    found = [tag for name, tag in names.items() if language_and_script(name) == wanted]
+    if len(found) != 1:
+        which = "several of its" if found else "none of its"
+        known = ", ".join(sorted(name for name in names)[:200])
+        raise InputError(
+            f"{key}={code} is {which} languages; write it as the model does: {known}"
+        )
+    return found[0]
