@@ -87,6 +87,14 @@ def save_in_half(folder: Path, copy: Path, **how: Any) -> None:
     half.save_pretrained(copy, **how)
 
 
+def save_with_torch(folder: Path, copy: Path) -> None:
+    """Save the tensors of a checkpoint in two files of PyTorch, in bfloat16."""
+    tensors = [*model_of(folder).state_dict().items()]
+    for part in range(2):
+        own = {name: tensor.to(torch.bfloat16) for name, tensor in tensors[part::2]}
+        torch.save(own, copy / f"pytorch_model-{part + 1}.bin")
+
+
 def tokenizer_facts(folder: Path) -> dict[str, Any]:
     """Return the tokeniser's class, size and reserved ids."""
     found = tokenizer_of(folder)
@@ -108,9 +116,7 @@ def encode(
     return tokenizer(**{side: list(text)})["input_ids"]
 
 
-def best(
-    folder: Path, text: str, language: str, **how: Any
-) -> tuple[list[int], float]:
+def best(folder: Path, text: str, language: str, **how: Any) -> tuple[list[int], float]:
     """Search the best translation of a sentence; return its ids and its score."""
     source = torch.tensor(encode(folder, [text], language=language))
     found = model_of(folder).generate(

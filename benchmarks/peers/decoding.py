@@ -63,7 +63,9 @@ def ctranslate2(
 
     folder.mkdir(parents=True)
     network, params, tokenizer = model
-    data = SimpleNamespace(direction="en-de", max_length=256, only_tag="")
+    data = SimpleNamespace(
+        direction="en-de", max_length=256, only_tag="", only_target_tag=""
+    )
     write_ctranslate2(
         folder, SimpleNamespace(model=network.config, data=data), params, tokenizer,
         TranslateOptions(**decoding), quantization=quantization,

@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxformer.commands.reproduce import RECORD
 from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateRequest
 from jaxformer.exports.ctranslate2 import write_ctranslate2
+from jaxformer.exports.m2m100 import export_m2m100
 from jaxformer.exports.marian import export_marian
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import require_exportable
@@ -53,9 +54,10 @@ def run(
     require_exportable(this.config.model)
     params = read_parameters(this, models.checkpoint)
     search = TranslateOptions(**{**vars(this.config.decoding), **options.given})
+    kind = "m2m_100" if this.tokenizer.files else "marian"
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
-        "huggingface": export_marian,
+        "huggingface": {"m2m_100": export_m2m100, "marian": export_marian}[kind],
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
 
@@ -65,7 +67,7 @@ def run(
             if format == "huggingface":
                 scores = scores_of(this, params, search)
                 facts = Facts(pairs_of(this), scores, license)
-                write_card(folder, this.config, params, search, facts)
+                write_card(folder, this.config, params, search, facts, kind=kind)
             return sum(file.stat().st_size for file in folder.iterdir())
 
     size = once(write_all)

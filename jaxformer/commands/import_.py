@@ -1,9 +1,10 @@
 """jaxformer import: a published model as a run that can be trained on and used.
 
 Reads a checkpoint of Hugging Face, of Marian (OPUS-MT), M2M-100 or NLLB-200, and writes
-a workdir whose checkpoint 0 holds its parameters and a new optimiser. Only dropout, dtype and fused_attention of the
-config's section `model` count; the checkpoint gives the rest. `jaxformer train RUN`
-then prepares the text with the model's own tokeniser and trains on.
+a workdir whose checkpoint 0 holds its parameters and a new optimiser. Only dropout,
+dtype and fused_attention of the config's section `model` count; the checkpoint gives
+the rest. `jaxformer train RUN` then prepares the text with the model's own tokeniser
+and trains on.
 """
 
 import logging

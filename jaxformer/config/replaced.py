@@ -110,9 +110,9 @@ def translated(values: Mapping[str, Section]) -> dict[str, Section]:
     for name, old in values.items():
         sections[name], moved = _split(name, old, old, values)
         sections[name].update(moved)
-    for name, added in _ADDED.items():
-        if sections.get(name, {}).get("architecture", "transformer") == "transformer":
-            sections[name] = {**added, **sections[name]}
+    for name, own in sections.items():
+        if own.get("architecture", "transformer") == "transformer":
+            sections[name] = {**_ADDED.get(name, {}), **own}
     data = sections.get("data", {})
     if data.get("corpora"):
         corpora = [_corpus(own, values, data) for own in data["corpora"]]

@@ -48,13 +48,13 @@ class Task(NamedTuple):
     max_length: int  # of the translation, EOS included
     min_length: int = 0
     prefix: Sequence[int] = ()
-    unscored: int = 0  # tokens of the prefix that log P does not count
     seed: int = 0
     done: Callable[[SearchResult], None] | None = None  # gets NumPy arrays [W, ...]
     request: object = None  # whose tasks are cancelled together
     turn: float = 0.0  # tokens of the request's earlier sources; see `submit`
     phrases: Sequence[Sequence[int]] = ()  # `distinct` ones that it contains
     text: str = ""  # of the source, its tag included
+    unscored: int = 0  # tokens of the prefix that log P does not count
 
 
 class Engine:

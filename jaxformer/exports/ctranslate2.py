@@ -17,8 +17,8 @@ import numpy as np
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
-from jaxformer.models.layers import sinusoidal_positions
-from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.layers import position_table
+from jaxformer.models.transformer.config import SINUSOIDS, TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
@@ -53,7 +53,9 @@ def write_ctranslate2(
     spec.register_source_vocabulary(tokenizer.source_pieces())
     spec.register_target_vocabulary(pieces)
     spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
-    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
+    start = EOS if config.model.first_input == "eos" else BOS
+    spec.config.bos_token = pieces[BOS]
+    spec.config.decoder_start_token = pieces[start]
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
     spec.config.layer_norm_epsilon = config.model.layer_norm_epsilon
     spec.validate()
@@ -79,6 +81,7 @@ def write_ctranslate2(
         positions=f"{len(positions):,}",
         position_count=len(positions),
         tag=json.dumps(config.data.only_tag),
+        target_tag=json.dumps(config.data.only_target_tag),
         longest=f"{config.data.max_length:,}",
         dtype=config.model.dtype,
         penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",
@@ -95,7 +98,7 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     parameters.require_fields("CTranslate2", config, {
         "attention_window": (None,),
         "encoder_projected_keys": (None,),
-        "positions": ("sinusoidal", "learned"),
+        "positions": (*SINUSOIDS, "learned"),
         "activation": ("relu", "swish"),
     })  # fmt: skip
     left = parameters.flat(params)
@@ -112,12 +115,13 @@ def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     embedding = left.pop("embedding")  # [V, D]
     spec.encoder.embeddings[0].weight = left.pop("source_embedding", embedding)
     spec.decoder.embeddings.weight = embedding
+    spec.decoder.start_from_zero_embedding = config.first_input == "zeros"
     spec.decoder.projection.weight = left.pop("output_embedding", embedding)
     if "logits_bias" in left:
         spec.decoder.projection.bias = left.pop("logits_bias")
     positions = left.pop("position_embedding", None)  # [L, D]
     if positions is None:
-        positions = sinusoidal_positions(POSITIONS, config.d_model)
+        positions = position_table(config.positions, POSITIONS, config.d_model)
     for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         stack.scale_embeddings = True
         stack.position_encodings.encodings = positions

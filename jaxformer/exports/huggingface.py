@@ -245,7 +245,7 @@ def from_tensors(
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Read all tensors of a folder as float32: safetensors, or PyTorch's, in shards too.
+    """Read all tensors of a folder as float32: safetensors or PyTorch's, also parts.
 
     Raises InputError if a file is damaged or a package missing.
     """
@@ -257,7 +257,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
         for file in files:
             try:
                 # Without `weights_only` a file could run any program.
-                found = torch.load(file, "cpu", weights_only=True, mmap=True)
+                found = torch.load(file, "cpu", weights_only=True)
                 tensors |= {name: each.float().numpy() for name, each in found.items()}
             except Exception as error:  # of zipfile, pickle and PyTorch
                 reason = str(error).partition("\n")[0]

@@ -18,7 +18,7 @@ from jaxformer.config.data import TAG, language_and_script
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
-from jaxformer.exports.huggingface import Checkpoint, Json, UnsupportedError
+from jaxformer.exports.huggingface import Checkpoint, UnsupportedError
 from jaxformer.exports.parameters import require_fields
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.text.tokenizer import Tokenizer
@@ -105,7 +105,9 @@ def _special_tokens(folder: Path) -> list[str]:
             for key in ("additional_special_tokens", "extra_special_tokens"):
                 found = settings.get(key)
                 if isinstance(found, list) and found:
-                    return [str(each) for each in found if _LANGUAGE.fullmatch(str(each))]
+                    return [
+                        str(each) for each in found if _LANGUAGE.fullmatch(str(each))
+                    ]
     return []
 
 
@@ -118,8 +120,8 @@ def export_m2m100(
 ) -> None:
     """Write model, tokeniser and search settings into an existing folder.
 
-    `params` are nested dicts of arrays. Raises InputError, before it writes, for a
-    model that was not imported from M2M-100 or NLLB.
+    `params` are nested dicts of arrays, and the tokeniser is that of an import. Raises
+    InputError, before it writes, for a model that this layout cannot hold.
     """
     with packages_of("export"):
         import safetensors.numpy
@@ -136,11 +138,6 @@ def export_m2m100(
         "d_v": (head_size,),
         "layer_norm_epsilon": (epsilon,),
     })  # fmt: skip
-    if not tokenizer.files:
-        raise InputError(
-            "only a model that was imported from M2M-100 or NLLB has their tokeniser; "
-            "export to another format"
-        )
     rows = {"embedding": [*OURS, *range(4, len(pieces))]}
     tensors = huggingface.to_tensors(model, params, rows)
     content = safetensors.numpy.save(tensors, {"format": "pt"})

@@ -46,9 +46,15 @@ def text_name(data: DataConfig, split: str) -> str:
 
 
 def write_card(
-    folder: Path, config: Config, params: dict, options: TranslateOptions, facts: Facts
+    folder: Path,
+    config: Config,
+    params: dict,
+    options: TranslateOptions,
+    facts: Facts,
+    *,
+    kind: str,
 ) -> None:
-    """Write README.md into the folder of an export.
+    """Write README.md into the folder of an export; `kind` is its `model_type`.
 
     Raises InputError if huggingface_hub or jinja2 is not installed.
     """
@@ -80,7 +86,7 @@ def write_card(
         license=facts.license,
         library_name="transformers",
         pipeline_tag="translation",
-        tags=["translation", "marian", "jaxformer"],
+        tags=["translation", kind, "jaxformer"],
         model_name=f"jaxformer {', '.join(directions)}",
         eval_results=results or None,
     )
@@ -110,7 +116,9 @@ def write_card(
             texts=[text._replace(name=in_markdown(text.name)) for text in facts.scores],
             program=template("program.txt").strip(),
             metrics=_METRICS,
+            kind=kind,
             tag=json.dumps(config.data.only_tag),
+            target_tag=json.dumps(config.data.only_target_tag),
             options=options,
             licence=in_markdown(
                 facts.license or "Not stated. Ask the author before you use the model."

@@ -56,8 +56,8 @@ def make_translator(
     targets = {part.data.target_tag for part in run.config.data.parts.values()} - {""}
     if targets and not options.target_tag:
         raise InputError(
-            f"this model translates to several languages, {', '.join(sorted(targets))}; "
-            "choose one by target_tag"
+            f"this model translates to {', '.join(sorted(targets))}; choose one by "
+            "target_tag"
         )
     return Translator(
         [run.model, *(member.model for member, _ in members)],

@@ -58,8 +58,8 @@ def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
         if symbol not in pieces:
             raise InputError(
                 f"the tokeniser has no piece {symbol!r}, which data.tag, "
-                "data.target_tag or data.user_defined_symbols names; leave it out, or begin anew with a "
-                "tokeniser that has it"
+                "data.target_tag or data.user_defined_symbols names; leave it out, or "
+                "begin anew with a tokeniser that has it"
             )
 
 

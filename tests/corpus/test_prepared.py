@@ -78,7 +78,8 @@ def folder(tmp_path, monkeypatch):
         "vocab_sentences": 1000, "character_coverage": 1.0, "max_length": 60,
         "max_ratio": 3.0, "deduplicate": True, "seed": 7,
         "drop": None, "max_foreign": None,
-        "corpora": (), "temperature": None, "tag": "", "target_tag": "", "user_defined_symbols": (),
+        "corpora": (), "temperature": None, "tag": "", "target_tag": "",
+        "user_defined_symbols": (),
         "shared_vocabulary": True,
         "model_type": "bpe", "subword_sampling": None, "versions": None, "columns": (),
     }  # fmt: skip

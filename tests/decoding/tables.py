@@ -79,9 +79,13 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return scipy.special.log_softmax(logits.astype(np.float64))
 
 
-def teacher_forced(score: Score, tokens: Sequence[int]) -> float:
-    """Log P of `tokens`, computed one token at a time over the whole vocabulary."""
-    return sum(log_softmax(score(tokens[:n]))[token] for n, token in enumerate(tokens))
+def teacher_forced(score: Score, tokens: Sequence[int], given: int = 0) -> float:
+    """Log P of `tokens`, computed one token at a time over the whole vocabulary.
+
+    The first `given` tokens are a condition.
+    """
+    scored = [*enumerate(tokens)][given:]
+    return sum(log_softmax(score(tokens[:n]))[token] for n, token in scored)
 
 
 def penalty(n: int, options: SearchOptions) -> float:
@@ -106,6 +110,7 @@ class Wanted:
     prefix: tuple[int, ...] = ()
     seed: int = 0
     phrases: tuple[tuple[int, ...], ...] = ()
+    unscored: int = 0  # tokens of the prefix
 
     def missing(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The phrases that are no run of these tokens."""
@@ -148,7 +153,9 @@ def wanted_sentences(draw, *, least_limit: int, limit: int, prefix: int) -> Want
     longest = max(min(prefix, most - 1), 0)
     tokens = st.lists(st.sampled_from([UNK, *WORDS]), max_size=longest)
     least = draw(st.sampled_from([0, 0, 2, 5, 20]))
-    return Wanted(most, least, tuple(draw(tokens)), draw(st.integers(0, 3)))
+    prefix, seed = tuple(draw(tokens)), draw(st.integers(0, 3))
+    unscored = draw(st.integers(0, len(prefix)))
+    return Wanted(most, least, prefix, seed, unscored=unscored)
 
 
 def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypotheses:
@@ -161,7 +168,7 @@ def all_hypotheses(score: Score, wanted: Wanted, options: SearchOptions) -> Hypo
             if wanted.missing(sentence):
                 continue
             if all(map(operator.contains, may_follow, sentence)):
-                log_p = teacher_forced(score, sentence)
+                log_p = teacher_forced(score, sentence, wanted.unscored)
                 found.append((log_p / penalty(length + 1, options), sentence))
     return sorted(found, reverse=True)
 
@@ -195,7 +202,8 @@ def plain_beam(score: Score, wanted: Wanted, options: SearchOptions) -> Hypothes
                 room = wanted.limit - n - 1  # before EOS
                 if token != EOS and wanted.needed((*tokens, token)) > room:
                     continue
-                grown.append((log_p + log_ps[token], (*tokens, token)))
+                gain = log_ps[token] if n > wanted.unscored else 0.0
+                grown.append((log_p + gain, (*tokens, token)))
         grown = ranked(grown, wanted)
         ends = [h for h in grown[:width] if h[1][-1] == EOS]
         finished += [(log_p / penalty(n, options), tokens) for log_p, tokens in ends]
@@ -222,7 +230,7 @@ def plain_samples(score: Score, wanted: Wanted, options: SearchOptions) -> Hypot
             noisy = score(tokens) / options.temperature
             noisy = noisy + noise_of(wanted.seed, len(tokens), hypothesis)
             tokens = (*tokens, allowed[int(np.argmax(noisy[allowed]))])
-        log_p = teacher_forced(score, tokens)
+        log_p = teacher_forced(score, tokens, wanted.unscored)
         found.append((log_p / penalty(len(tokens), options), tokens))
     return found
 

@@ -103,7 +103,8 @@ class Client:
 
         constraints = wanted.limit, wanted.least, wanted.prefix, wanted.seed
         task = Task(source, *constraints, done, **of_request)
-        self.engine.submit(task._replace(phrases=distinct(wanted.phrases)))
+        own = {"phrases": distinct(wanted.phrases), "unscored": wanted.unscored}
+        self.engine.submit(task._replace(**own))
 
     def advance(self, most=None) -> bool:
         more = self.engine.advance(most)

@@ -126,7 +126,7 @@ def make_model() -> Callable[..., tuple[Model, dict]]:
 def run_config(model: Model) -> SimpleNamespace:
     """The sections of a config that exports read."""
     data = {"source_language": "en", "target_language": "de", "direction": "en-de"}
-    data["only_tag"] = ""
+    data["only_tag"] = data["only_target_tag"] = ""
     return SimpleNamespace(
         model=model.config, data=SimpleNamespace(**data, max_length=12)
     )

@@ -26,6 +26,8 @@ VARIANTS = {
     "learned positions, small heads": {"positions": "learned", "d_k": 4, "d_v": 4},
     "pre-norm, deep encoder": {"norm_first": True, "encoder_layers": 3},
     "small values": {"d_v": 3},
+    "fairseq": {"norm_first": True, "positions": "fairseq", "first_input": "eos"},
+    "Marian": {"positions": "tensor2tensor", "first_input": "zeros"},
     "published, small keys": {
         "biases": "all", "activation": "swish",
         "layer_norm_epsilon": 1e-3, "d_k": 3,

@@ -1,6 +1,6 @@
 """M2M-100 and NLLB compute the same here, and come back as they were."""
 
-import json
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -12,10 +12,11 @@ from jaxformer.batch import shift_right
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
 from jaxformer.exports.checkpoint import read_checkpoint
+from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.m2m100 import export_m2m100, tag_of_language
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
-from jaxformer.tokens import BOS, EOS, PAD, UNK
+from jaxformer.tokens import BOS, EOS, UNK
 from jaxformer.training.sharding import batch_sharding
 from tests.exports.conftest import (
     OPTIONS,
@@ -87,17 +88,24 @@ def test_ids_are_equal(published, transformers):
         assert tokenizer.decode(ids) == decoded
 
 
-def test_the_same_beam_search(published, transformers):
-    """Scores and translations, for powers of the length."""
-    options = TranslateOptions(
-        beam_size=4, alpha=0.5, length_penalty="power", extra_length=50,
-        no_repeat_ngram=2, batch_tokens=4096, tag=published.source, target_tag=published.target,
-    )  # fmt: skip
-    translator = Translator(
+SEARCH = TranslateOptions(
+    beam_size=4, alpha=0.5, length_penalty="power", extra_length=50,
+    no_repeat_ngram=2, batch_tokens=4096,
+)  # fmt: skip
+
+
+def translator_of(published, options):
+    return Translator(
         [published.model], [published.ours.params], published.tokenizer,
         language="en", options=options, rows=batch_sharding(one_device()),
         searches=1, choose=None, needs_tag=True,
     )  # fmt: skip
+
+
+def test_the_same_beam_search(published, transformers):
+    """Scores and translations, for powers of the length."""
+    tags = {"tag": published.source, "target_tag": published.target}
+    translator = translator_of(published, dataclasses.replace(SEARCH, **tags))
     text = [" ".join(words.split()[:n]) for words in SOURCES for n in (1, 3, 5, 8)]
     ours = translator.translate(text)
     ids = published.tokenizer.pieces().index(published.target)
@@ -115,3 +123,115 @@ def test_the_same_beam_search(published, transformers):
         np.testing.assert_allclose(best.score, score, atol=1e-4)
         lengths.append(len(pieces))
     assert np.ptp(lengths) > 3
+
+
+def test_ctranslate2_translates_alike(published, tmp_path):
+    """Its scores leave out the target's tag, as ours do."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="extra `export`")
+    config = run_config(published.model)
+    config.data.only_tag = published.source
+    config.data.only_target_tag = published.target
+    given = config, published.ours.params, published.tokenizer, OPTIONS
+    write_ctranslate2(tmp_path, *given, quantization="float32")
+    translator = ctranslate2.Translator(str(tmp_path), intra_threads=1)
+    names, lines = published.tokenizer.pieces(), SOURCES[2:] * 2
+    ids = published.tokenizer.encode([f"{published.source} {line}" for line in lines])
+    found = translator.translate_batch(
+        [[names[token] for token in row[:-1]] for row in ids],
+        target_prefix=[[published.target]] * len(lines), beam_size=4, length_penalty=0,
+        return_scores=True, return_end_token=True, disable_unk=True,
+        suppress_sequences=[["<pad>"], ["<s>"]], min_decoding_length=0,
+    )  # fmt: skip
+    tags = {"tag": published.source, "target_tag": published.target}
+    options = dataclasses.replace(SEARCH, alpha=0.0, no_repeat_ngram=0, **tags)
+    ours = translator_of(published, options).translate(lines)
+    for theirs, (best, *_) in zip(found, ours, strict=True):
+        assert theirs.hypotheses[0] == best.pieces
+        # It normalises probabilities without what is suppressed.
+        assert best.log_probability < theirs.scores[0] < best.log_probability + 0.1
+
+
+# --- what is written and read ---------------------------------------------------------
+
+
+def exported(published, folder):
+    folder.mkdir(exist_ok=True)
+    config = run_config(published.model)
+    config.data.only_target_tag = published.target
+    given = config, published.ours.params, published.tokenizer, OPTIONS
+    export_m2m100(folder, *given)
+    return folder
+
+
+def test_a_round_trip_is_bit_equal(published, transformers, tmp_path):
+    folder = exported(published, tmp_path)
+    first, second = (
+        safetensors.load_file(each / "model.safetensors")
+        for each in (published.folder, folder)
+    )
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    again = read_checkpoint(folder)
+    assert again.model == published.ours.model
+    jax.tree.map(np.testing.assert_array_equal, again.params, published.ours.params)
+    for file in published.ours.files:
+        assert (folder / file.name).read_bytes() == file.read_bytes()
+    text = " ".join(SOURCES)
+    ids = transformers("encode", folder, [text], language=CODES[published.kind][0])
+    assert ids == transformers(
+        "encode", published.folder, [text], language=CODES[published.kind][0]
+    )
+    settings = transformers("generation_config", folder)
+    target = published.tokenizer.pieces().index(published.target)
+    assert settings["forced_bos_token_id"] == target
+
+
+def test_files_of_pytorch_in_parts(published, transformers, tmp_path):
+    """In bfloat16."""
+    for file in published.folder.iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    transformers("save_with_torch", published.folder, tmp_path)
+    assert len(list(tmp_path.glob("pytorch_model-*.bin"))) == 2
+    params = read_checkpoint(tmp_path).params
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2.0**-7),
+        params, published.ours.params,
+    )  # fmt: skip
+    (tmp_path / "pytorch_model-2.bin").write_bytes(b"spoilt")
+    with pytest.raises(InputError, match=r"pytorch_model-2\.bin is damaged: "):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("config.json", {"scale_embedding": False}, "scale_embedding=False, not True"),
+        ("config.json", {"vocab_size": 9}, "pieces, and vocab_size is 9"),
+        ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id=0, not"),
+        ("tokenizer_config.json", None, "name no language"),
+        ("vocab.json", {"<s>": 1, "<pad>": 0}, "begin with ['<pad>', '<s>',"),
+        ("vocab.json", {"<s>": 9}, "do not name the ids 0 to"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_line(published, tmp_path, file, change, said):
+    if published.kind == "nllb":
+        return
+    for each in published.folder.iterdir():
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    spoil(tmp_path, file, change)
+    with pytest.raises(InputError) as error:
+        read_checkpoint(tmp_path)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_tags_of_languages():
+    tags = [">>eng_Latn<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>de<<", ">>arb_Arab<<"]
+    for code, tag in (
+        ("en", 0), ("eng", 0), ("eng_Latn", 0), ("zh", 1), ("zh-TW", 2), ("deu", 3),
+        ("ar", 4),
+    ):  # fmt: skip
+        assert tag_of_language(tags, code, "data.source_language") == tags[tag]
+    with pytest.raises(InputError, match=r"target_language=fr is none of its lang"):
+        tag_of_language(tags, "fr", "data.target_language")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer.exports import parameters
-from jaxformer.exports.huggingface import stream_scale
 from jaxformer.exports.checkpoint import read_checkpoint
+from jaxformer.exports.huggingface import stream_scale
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import train_tokenizer
@@ -159,5 +159,5 @@ def test_other_models_are_refused(changes, said, make_model, export_to_marian):
 
 def test_a_scaled_stream_makes_up_for_the_epsilon_to_a_power_of_two():
     for epsilon in (1e-3, 1e-5, 1e-6, 1e-8):
-        scale = float(stream_scale(epsilon))
+        scale = float(stream_scale({"layer_norm_epsilon": epsilon}))
         assert 0.5 <= scale**2 * epsilon / 1e-5 <= 2

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.exports.marian import FIXED
 from jaxformer.exports.checkpoint import read_checkpoint
+from jaxformer.exports.marian import FIXED
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.tokens import BOS, EOS, UNK
@@ -202,7 +202,7 @@ WRONG = {
         ({"lm_head.weight": np.ones((40, 16))}, "is not equal to model.shared.weight"),
         ({"model.shared.weight": ...}, "model.shared.weight is missing"),
         (None, "model.safetensors"),
-        ("pytorch_model.bin", "python -c \"from transformers import MarianMTModel"),
+        ("pytorch_model.bin", "pytorch_model.bin is damaged: "),
         (b"spoilt", "model.safetensors is damaged"),
     ],
     "vocab.json": [

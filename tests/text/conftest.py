@@ -13,7 +13,7 @@ def config():
         directory="", train="1500", dev="50", test="50", vocab_size=400,
         vocab_sentences=10_000, character_coverage=1.0, max_length=60, max_ratio=3.0,
         deduplicate=True, drop=None, max_foreign=0.5, seed=0, corpora=(),
-        temperature=None, tag="",
+        temperature=None, tag="", target_tag="",
         tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,
         model_type="bpe", subword_sampling=None, versions=None,
     )  # fmt: skip

@@ -21,7 +21,9 @@ def cleaned():
 
     def cleaned(pairs, repeated=None, **changes):
         rules = {"max_length": 100, "max_ratio": 2.0, "versions": None, "drop": None}
-        rules = SimpleNamespace(**rules | changes, tag="", splits_each_epoch=False)
+        rules = SimpleNamespace(
+            **rules | changes, tag="", target_tag="", splits_each_epoch=False
+        )
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))

@@ -22,8 +22,8 @@ from jaxformer.models.layers import (
     FeedForward,
     LayerNorm,
     Sublayer,
-    residual_gain,
     position_table,
+    residual_gain,
 )
 from jaxformer.models.local_attention import SelfMask, self_attention_mask
 from jaxformer.models.masks import segment_mask
