@@ -3,7 +3,7 @@
 A sentence of n pieces is a sequence of n + 1 ids: the pieces, then EOS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from unicodedata import normalize
 
@@ -23,6 +23,7 @@ class AnyTokenizer(Protocol):
     source_vocab_size: int  # of sources, which may have a vocabulary of their own
     source_model: bytes  # a SentencePiece model, as in its file
     target_model: bytes  # the same one if both languages share it
+    files: Mapping[str, bytes]  # by name, of an imported model's own tokeniser
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each source sentence into ids, EOS last."""

@@ -103,7 +103,7 @@ DOORS = {
     "vl_convert": "reports.page",
     "ctranslate2": "exports.ctranslate2",
     "huggingface_hub": "exports.model_card",
-    "safetensors": "exports.marian exports.marian_import",
+    "safetensors": "exports.huggingface exports.m2m100 exports.marian",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
     "h11": "serving.server",

@@ -146,6 +146,7 @@ class DataConfig(Section, name="data"):
     target_tag: str = setting(
         "Begins each target, as `tag` begins each source: the language that the "
         "decoder of M2M-100 and NLLB is told. Empty: none.",
+        earlier="",
     )
     corpora: tuple[dict, ...] = setting(
         "Several corpora to mix: for each a dict with a name and with the keys of this "

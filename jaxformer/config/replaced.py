@@ -94,10 +94,6 @@ REPLACED = {
 }
 
 
-# Keys that this version has and earlier ones lack, and what these did.
-_ADDED = {"data": {"target_tag": ""}, "model": {"first_input": "bos"}}
-
-
 def require_current(name: str) -> None:
     """Raise InputError for a key that was replaced, given as SECTION.KEY."""
     if name in REPLACED:
@@ -110,9 +106,6 @@ def translated(values: Mapping[str, Section]) -> dict[str, Section]:
     for name, old in values.items():
         sections[name], moved = _split(name, old, old, values)
         sections[name].update(moved)
-    for name, own in sections.items():
-        if own.get("architecture", "transformer") == "transformer":
-            sections[name] = {**_ADDED.get(name, {}), **own}
     data = sections.get("data", {})
     if data.get("corpora"):
         corpora = [_corpus(own, values, data) for own in data["corpora"]]

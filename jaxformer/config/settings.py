@@ -27,16 +27,19 @@ def setting(
     most: float | None = None,
     below: float | None = None,
     free: bool = False,
+    earlier: object = dataclasses.MISSING,
 ) -> Any:
     """Declare a key: what it means, with its unit, and the values it may have.
 
     Numbers are at `least` or `above` one bound, at `most` or `below` the other, and
     numbers of int32 (seeds: uint32) or float32; texts are of `choices`. The value of
-    a `free` key may change when a run is resumed.
+    a `free` key may change when a run is resumed. `earlier` is what versions without
+    the key did.
     """
     metadata = {
         "meaning": meaning, "choices": tuple(choices), "free": free,
         "least": least, "above": above, "most": most, "below": below,
+        "earlier": earlier,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -81,6 +84,13 @@ class Section:
         given = {**{f.name: None for f in fields if kind_of(f)[1]}, **given}
         require_names("key", f"{cls.section}.", given, [each.name for each in fields])
         return cls(**given)
+
+    @classmethod
+    def recorded(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the values of a record by those that earlier versions lack."""
+        values = {f.name: f.metadata["earlier"] for f in dataclasses.fields(cls)}
+        added = {k: v for k, v in values.items() if v is not dataclasses.MISSING}
+        return {**added, **given}
 
     def fixed(self) -> dict[str, Any]:
         """The values of the keys that are not free."""

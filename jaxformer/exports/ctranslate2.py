@@ -17,7 +17,7 @@ import numpy as np
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
-from jaxformer.models.layers import position_table
+from jaxformer.models.positions import position_table
 from jaxformer.models.transformer.config import SINUSOIDS, TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries

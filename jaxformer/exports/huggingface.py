@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.exports.parameters import flat, nested
-from jaxformer.models.layers import position_table
+from jaxformer.models.positions import position_table
 from jaxformer.models.transformer.config import BIASES, TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries
@@ -70,13 +70,28 @@ class UnsupportedError(Exception):
 
 
 class Leaf(NamedTuple):
-    """One parameter besides embeddings, ours and theirs: `ours.ravel()[order]`."""
+    """One parameter besides embeddings, ours and theirs."""
 
     ours: str  # "encoder/layer_0/self_attention/query/kernel"
     name: str  # "model.encoder.layers.0.self_attn.q_proj.weight"
     shape: list[int]  # ours
-    order: np.ndarray  # indices, in their shape: [outputs, inputs], or one axis
+    matrix: list[int]  # ours as [inputs, outputs], or one axis
+    wide: list[int]  # axes of `matrix` that are d_model
     power: int  # of c, by which Marian's is multiplied
+
+    def to_theirs(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Return theirs, [outputs, inputs]; `order` is that of `columns`."""
+        x = x.reshape(self.matrix)
+        for axis in self.wide:
+            x = x.take(order, axis)
+        return np.ascontiguousarray(x.T)
+
+    def to_ours(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Return ours; the inverse of `to_theirs`."""
+        x = x.T
+        for axis in self.wide:
+            x = x.take(np.argsort(order), axis)
+        return np.ascontiguousarray(x).reshape(self.shape)
 
 
 # Of each layer: our name and theirs, the axes of our kernel (inputs, then outputs) or
@@ -129,19 +144,16 @@ def _of_map(
         ("kernel" if " " in axes else "scale", "weight", axes, power),
         ("bias", "bias", axes.split()[-1], max(power, 0)),
     ):
-        names = f"{ours}/{kind}", f"{theirs}.{suffix}"
-        yield Leaf(*names, *_order(letters, fields), exponent)
-
-
-def _order(axes: str, fields: Fields) -> tuple[list[int], np.ndarray]:
-    """Return shape and `order` of a parameter of ours with these axes."""
-    sizes = [[fields[_AXES[letter]] for letter in group] for group in axes.split()]
-    shape = [size for group in sizes for size in group]
-    order = np.arange(math.prod(shape)).reshape([*map(math.prod, sizes)])
-    for axis, group in enumerate(axes.split()):
-        if group == "D":
-            order = order.take(columns(fields), axis)
-    return shape, np.ascontiguousarray(order.T)
+        groups = letters.split()
+        sizes = [[fields[_AXES[letter]] for letter in group] for group in groups]
+        yield Leaf(
+            f"{ours}/{kind}",
+            f"{theirs}.{suffix}",
+            shape=[size for group in sizes for size in group],
+            matrix=[*map(math.prod, sizes)],
+            wide=[axis for axis, group in enumerate(groups) if group == "D"],
+            power=exponent,
+        )
 
 
 def columns(fields: Fields) -> np.ndarray:
@@ -178,7 +190,7 @@ def to_tensors(
         tensors[LOGITS_BIAS] = bias[rows["embedding"]][None]
     for leaf in leaves(fields):
         ours = left.pop(leaf.ours, np.zeros(leaf.shape, np.float32))
-        tensors[leaf.name] = ours.ravel()[leaf.order] * scale**leaf.power
+        tensors[leaf.name] = leaf.to_theirs(ours * scale**leaf.power, order)
     assert not left, left  # the formats' own checks have refused what would be
     return tensors
 
@@ -209,7 +221,7 @@ def from_tensors(
             ):
                 raise UnsupportedError(f"{name} is not the table of sinusoids")
     tensors.setdefault(LOGITS_BIAS, np.zeros((1, size), np.float32))
-    expected = {leaf.name: leaf.order.shape for leaf in leaves(model)}
+    expected = {leaf.name: (*leaf.matrix[::-1],) for leaf in leaves(model)}
     for name, ours in embeddings.items():
         expected[name] = max(rows[ours]) + 1, d_model
     expected[LOGITS_BIAS] = (1, size)
@@ -220,9 +232,9 @@ def from_tensors(
                 f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
                 f"expects {expected.get(name, 'no such tensor')}"
             )
-    order = np.argsort(columns(model))
+    order = columns(model)
     params = {
-        ours: tensors[name][rows[ours]][:, order]  # [V, D]
+        ours: tensors[name][rows[ours]].take(np.argsort(order), 1)  # [V, D]
         for name, ours in embeddings.items()
     }
     has_logits_bias = bool(tensors[LOGITS_BIAS].any())
@@ -230,9 +242,8 @@ def from_tensors(
         params["logits_bias"] = tensors[LOGITS_BIAS][0, rows["embedding"]]
     scale = stream_scale(model)
     for leaf in leaves(model):
-        ours = np.empty(leaf.shape, np.float32)
-        ours.ravel()[leaf.order] = tensors[leaf.name] * scale**-leaf.power
-        params[leaf.ours] = ours
+        theirs = tensors.pop(leaf.name) * scale**-leaf.power
+        params[leaf.ours] = leaf.to_ours(theirs, order)
     biases = {name for name in params if re.search("_attention/.*/bias", name)}
     has_attention_bias = bool(any(params[name].any() for name in biases))
     names = {which: name for name, which in BIASES.items()}

@@ -21,8 +21,7 @@ from jaxformer.exports import huggingface
 from jaxformer.exports.huggingface import Checkpoint, UnsupportedError
 from jaxformer.exports.parameters import require_fields
 from jaxformer.system.errors import InputError, packages_of
-from jaxformer.text.tokenizer import Tokenizer
-from jaxformer.tokens import BOS, EOS, PAD, UNK
+from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 MODEL = "sentencepiece.bpe.model"
 # Beside it M2M-100 has vocab.json, NLLB tokenizer.json.
@@ -115,7 +114,7 @@ def export_m2m100(
     folder: Path,
     config: Config,
     params: dict,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     options: TranslateOptions,
 ) -> None:
     """Write model, tokeniser and search settings into an existing folder.

@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer.models.arrays import ArrayMask, Heads, Keys, Queries, Scores, Values
 from jaxformer.models.kernels.attention import attend
-from jaxformer.models.layers import rotate, rotations
 from jaxformer.models.linear import Projection
 from jaxformer.models.local_attention import Neighbourhood
 from jaxformer.models.masks import MASKED
+from jaxformer.models.positions import rotate, rotations
 
 Mask = ArrayMask | Neighbourhood  # an array or a rule
 

@@ -224,8 +224,10 @@ def required_record(folder: Path) -> Record:
 
 def _parsed(file: Path, values: dict[str, Any]) -> Record:
     try:
-        config = parse_config(translated(values["config"]))
-        return Record(**{**values, "config": config})
+        given = translated(values["config"])
+        for name, kind in sections_of(given).items():
+            given[name] = kind.recorded(given[name])
+        return Record(**{**values, "config": parse_config(given)})
     except InputError as error:
         raise InputError(
             f"{file} was written by another version ({error}); runs of earlier "

@@ -22,7 +22,9 @@ def test_text_of_users_stays_text(tmp_path):
     data = dataclasses.replace(config.data, tag=TAG, target_language=NASTY)
     config = dataclasses.replace(config, data=data)
     scores = [TextScores(NASTY, "test", {"bleu": (1.0, "a|b")})]
-    write_card(tmp_path, config, {}, OPTIONS, Facts({}, scores, license=NASTY), kind="marian")
+    write_card(
+        tmp_path, config, {}, OPTIONS, Facts({}, scores, license=NASTY), kind="marian"
+    )
     text = (tmp_path / "README.md").read_text()
     card = cards.ModelCard(text)
     assert (card.data.license, card.data.eval_results[0].dataset_name) == (NASTY,) * 2

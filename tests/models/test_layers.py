@@ -13,10 +13,18 @@ from jaxformer.models.layers import (
     dropout,
     layer_norm,
     residual,
-    rotate,
-    rotations,
     sinusoidal_positions,
 )
+from jaxformer.models.positions import position_table, rotate, rotations
+
+
+def test_positions_of_other_programs():
+    """Sines first; the last wavelength is 10000 times the first; fairseq begins at 2."""
+    angle = np.arange(5)[:, None] / np.array([[1.0, 100.0, 10000.0]])
+    rows = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+    found = position_table("tensor2tensor", 5, 6), position_table("fairseq", 3, 6)
+    np.testing.assert_allclose(found[0], rows, atol=1e-7)
+    np.testing.assert_allclose(found[1], rows[2:], atol=1e-7)
 
 
 def test_positions_interleave_sines_and_cosines():

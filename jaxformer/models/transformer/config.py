@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
 
-SINUSOIDS = "sinusoidal", "tensor2tensor", "fairseq"  # see `layers.position_table`
+SINUSOIDS = "sinusoidal", "tensor2tensor", "fairseq"  # see `models.positions`
 BIASES = {  # whether the projections of attention, and the logits, have them
     "none": (False, False),
     "attention": (True, False),
@@ -41,6 +41,7 @@ class TransformerConfig(Section, name="model"):
         "What the decoder reads before the first token: the embedding of BOS, that of "
         "EOS (fairseq) or zeros (Marian).",
         choices=("bos", "eos", "zeros"),
+        earlier="bos",
     )
     max_positions: int = setting(
         "Tokens of a sequence that a learned table, or projected keys, can hold; the "

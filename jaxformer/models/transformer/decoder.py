@@ -24,7 +24,8 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer, Table
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.models.kernels.norm import mean_and_variance
-from jaxformer.models.layers import ACTIVATIONS, position_table, residual
+from jaxformer.models.layers import ACTIVATIONS, residual
+from jaxformer.models.positions import position_table
 from jaxformer.models.sequence_model import (
     Newest,
     Parameters,

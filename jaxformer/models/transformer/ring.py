@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from jaxformer.models.arrays import Columns
-from jaxformer.models.layers import rotate, rotations
+from jaxformer.models.positions import rotate, rotations
 from jaxformer.models.sequence_model import Newest
 from jaxformer.models.transformer.cached_attention import Attended
 

@@ -22,11 +22,11 @@ from jaxformer.models.layers import (
     FeedForward,
     LayerNorm,
     Sublayer,
-    position_table,
     residual_gain,
 )
 from jaxformer.models.local_attention import SelfMask, self_attention_mask
 from jaxformer.models.masks import segment_mask
+from jaxformer.models.positions import position_table
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.sequence_model import Features, batch_logits
