@@ -11,6 +11,7 @@ from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateR
 from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.m2m100 import export_m2m100
 from jaxformer.exports.marian import export_marian
+from jaxformer.exports.marian_npz import export_npz
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import require_exportable
 from jaxformer.models.sequence_model import Parameters, parameter_count, parameter_hash
@@ -38,7 +39,7 @@ def run(
     Returns path, format and sizes.
     """
     if format is None:
-        raise InputError("give --format=ctranslate2 or huggingface")
+        raise InputError("give --format=ctranslate2, huggingface or marian")
     if output is None:
         raise InputError("--output is missing; give the new folder to write")
     if format != "ctranslate2" and quantization != "float32":
@@ -58,6 +59,7 @@ def run(
     write = {
         "ctranslate2": partial(write_ctranslate2, quantization=quantization),
         "huggingface": {"m2m_100": export_m2m100, "marian": export_marian}[kind],
+        "marian": export_npz,
     }[format]
     path = output if url_of(output) else Path(os.path.abspath(output))
 

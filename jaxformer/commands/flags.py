@@ -92,7 +92,7 @@ FLAG_LIST = (
     Flag("units", str, "Units of the links: words, which spaces separate, or the "
          "tokeniser's pieces.", "words", choices=("words", "pieces")),
     Flag("format", str, "Program to export for.",
-         choices=("ctranslate2", "huggingface")),
+         choices=("ctranslate2", "huggingface", "marian")),
     Flag("quantization", str, "Type of the exported weights.", "float32",
          choices=("float32", "float16", "bfloat16", "int8", "int8_float32",
                   "int8_float16", "int8_bfloat16", "int16")),

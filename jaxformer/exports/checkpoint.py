@@ -6,7 +6,9 @@ from jaxformer.exports import huggingface
 from jaxformer.exports.huggingface import Checkpoint, UnsupportedError, fault
 from jaxformer.exports.m2m100 import read_m2m100
 from jaxformer.exports.marian_import import read_marian
+from jaxformer.exports.marian_npz import DECODER, read_npz
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import entries
 
 READERS = {"marian": read_marian, "m2m_100": read_m2m100}  # by `model_type`
 
@@ -14,6 +16,8 @@ READERS = {"marian": read_marian, "m2m_100": read_m2m100}  # by `model_type`
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a folder. Raises InputError if it is incomplete, damaged or unsupported."""
     try:
+        if not (folder / "config.json").exists() and entries(folder, f"*{DECODER}"):
+            return read_npz(folder)
         settings = huggingface.read_json(folder / "config.json")
         if str(settings.get("model_type")) not in READERS:
             raise fault(settings, "model_type", f"not one of {', '.join(READERS)}")

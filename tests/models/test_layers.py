@@ -19,7 +19,7 @@ from jaxformer.models.positions import position_table, rotate, rotations
 
 
 def test_positions_of_other_programs():
-    """Sines first; the last wavelength is 10000 times the first; fairseq begins at 2."""
+    """Sines first; wavelengths from 1 to 10000 times 2 pi; fairseq begins at 2."""
     angle = np.arange(5)[:, None] / np.array([[1.0, 100.0, 10000.0]])
     rows = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
     found = position_table("tensor2tensor", 5, 6), position_table("fairseq", 3, 6)

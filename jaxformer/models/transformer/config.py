@@ -32,10 +32,11 @@ class TransformerConfig(Section, name="model"):
     )  # fmt: skip
     positions: str = setting(
         "Positional encoding: sinusoids (section 3.5), those of tensor2tensor and "
-        "Marian or of fairseq, or a learned table (Table 3, E), added to embeddings; "
+        "Marian or of fairseq, or a learned table (Table 3, E), added to embeddings "
+        "(Marian: to embeddings that are not multiplied by sqrt(d_model)); "
         "or, in self-attention, rotary (Su et al. 2021) or relative (Shaw et al. "
         "2018).",
-        choices=(*SINUSOIDS, "learned", "rotary", "relative"),
+        choices=(*SINUSOIDS, "learned", "learned_unscaled", "rotary", "relative"),
     )
     first_input: str = setting(
         "What the decoder reads before the first token: the embedding of BOS, that of "
@@ -123,8 +124,7 @@ class TransformerConfig(Section, name="model"):
     @property
     def longest(self) -> int | None:
         """Most tokens of a sequence; None: no limit."""
-        is_learned = self.positions == "learned"
-        has_limit = is_learned or self.encoder_projected_keys is not None
+        has_limit = self.has_table or self.encoder_projected_keys is not None
         return self.max_positions if has_limit else None
 
     @property
@@ -132,9 +132,19 @@ class TransformerConfig(Section, name="model"):
         return self.encoder_projected_keys is self.encoder_global_positions is None
 
     @property
+    def has_table(self) -> bool:
+        """Whether positions are learned parameters."""
+        return self.positions in ("learned", "learned_unscaled")
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of embeddings (section 3.4)."""
+        return 1.0 if self.positions == "learned_unscaled" else self.d_model**0.5
+
+    @property
     def adds_positions(self) -> bool:
         """Whether embeddings have a position added (section 3.5)."""
-        return self.positions in (*SINUSOIDS, "learned")
+        return self.positions in SINUSOIDS or self.has_table
 
     def layers(self, stack: str) -> int:
         """Return N of a stack, "encoder" or "decoder"."""

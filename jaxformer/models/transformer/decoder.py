@@ -236,7 +236,7 @@ class TransformerDecoder:
         table = table if table.dtype == dtype else params["embedding"]
         tokens, is_first = newest.tokens, newest.tokens == BOS
         tokens = jnp.where(is_first, EOS, tokens) if first == "eos" else tokens
-        x = jnp.take(table, tokens, axis=0) * jnp.float32(config.d_model**0.5)
+        x = jnp.take(table, tokens, axis=0) * jnp.float32(config.embedding_scale)
         x = jnp.where(is_first[..., None], 0.0, x) if first == "zeros" else x
         if config.adds_positions:
             positions = params.get("position_embedding")

@@ -150,7 +150,7 @@ class Transformer(nn.Module):
         if config.logits_bias:
             zeros = named(nn.initializers.zeros, ("vocab",))
             self.logits_bias = self.param("logits_bias", zeros, (self.vocab_size,))
-        if config.positions == "learned":
+        if config.has_table:
             init = named(nn.initializers.normal(1.0), ("position", "embed"))
             shape = config.max_positions, config.d_model
             self.position_embedding = self.param("position_embedding", init, shape)
@@ -179,7 +179,7 @@ class Transformer(nn.Module):
         if config.adds_positions:
             numbers = positions_in_segments(segments)
             positions = jnp.take(self._position_table(rows.shape[1]), numbers, axis=0)
-        x = rows * jnp.float32(config.d_model**0.5)
+        x = rows * jnp.float32(config.embedding_scale)
         x = x if positions is None else x + positions
         x = self.dropout(x.astype(self.activation_dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
