@@ -95,7 +95,7 @@ class _Work:
     def __init__(self, what: str, total: int | None, unit: str, initial: int) -> None:
         self.what, self.total, self.unit = what, total, unit
         self.n = self.initial = initial
-        self.start, self._worked = time.time(), None
+        self.start, self._worked = time.time(), None  # the first items take longer
 
     def update(self, n: int = 1) -> None:
         self.n += n
@@ -123,7 +123,7 @@ class _Work:
             if time.time() - last >= INTERVAL and _active[-1:] == [self]:
                 last = time.time()
                 logger.info("%s", str(self))
-                if self._worked is None:  # the first items may take longer than others
+                if self._worked is None and self.n > self.initial:
                     self.initial, self._worked = self.n, working_time()
 
 
