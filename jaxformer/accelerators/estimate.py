@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxformer.accelerators.chips import Topology
 from jaxformer.accelerators.hlo import Cost, Part, summed
 from jaxformer.config.sections import Config
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, install
 from jaxformer.training.memory import StepMemory
 
 Figures = dict[str, Any]  # of an estimate, as jaxformer check prints them in JSON
@@ -95,8 +95,7 @@ def compiler_of(topology: Topology) -> str:
             version = importlib.metadata.version(module.replace("_", "-"))
             return f"{'TPU' if extra == 'tpu' else 'GPU'} compiler {version}"
     raise InputError(
-        f"the compiler for {topology.name} is not installed; run: "
-        f"pip install 'jaxformer[{extra}]'"
+        f"the compiler for {topology.name} is not installed; run: {install(extra)}"
     )
 
 

@@ -165,9 +165,11 @@ def refuse_early(arguments: Arguments) -> None:
     if "options" in flags:
         flags["options"].resolve(config)
     if mode in ("train", "prepare") and not (workdir / "corpus").exists():
-        for _, split, data in config.data.texts.values():
+        for name, split, data in config.data.texts.values():
             places = data.corpus, data.directory, data.train, data.dev
-            if split != "test" and ":" not in "".join(places):  # TFDS, or a URL
+            if split == "test" and (name or not data.test or data.has_text(split)):
+                continue  # a corpus of data.corpora may inherit another kind's text
+            if ":" not in "".join(places):  # TFDS, or a URL
                 read_parts(data, split)
 
 
@@ -175,7 +177,7 @@ def _words_among(unknown: Sequence[str]) -> list[str]:
     """Return the words that are no flags; raise InputError for an unknown flag."""
     for flag in [word.partition("=")[0] for word in unknown if word[:1] == "-"]:
         if hint := REPLACED.get(flag.removeprefix("--")):
-            raise InputError(f"there is no flag {flag}: {hint}")
+            raise InputError(f"there is no flag {flag}; use {hint}")
         known = [f"--{known}" for known in ("config", "mode", *FLAGS)]
         if "." in flag:
             raise InputError(f"there is no flag {flag}; keys are --config.SECTION.KEY")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import prepare_run
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, install
 from jaxformer.system.files import url_of
 
 
@@ -19,7 +19,7 @@ def run(*, config: ConfigRequest, workdir: Path, runner: str | None) -> dict:
             from jaxformer.corpus.beam import Beam
         except ImportError as error:
             raise InputError(
-                f"--runner needs Apache Beam ({error}): pip install 'jaxformer[beam]'"
+                f"--runner needs Apache Beam ({error}); run: {install('beam')}"
             ) from None
         finally:
             logging.disable(logging.NOTSET)

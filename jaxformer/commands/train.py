@@ -5,6 +5,7 @@ SIGTERM and Ctrl-C end it early, with the step saved.
 
 import logging
 import shlex
+import sys
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from jaxformer.runs.trainer import train_past_divergence
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import StoppedError
 from jaxformer.system.stopping import stop_requests
+from jaxformer.training.sharding import make_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +31,19 @@ def run(*, config: ConfigRequest, workdir: Path) -> dict:
     # heap then grows to three times that of one program.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     keep_compiled(in_training=True)
+    folder = Workdir(workdir)
     try:
         with stop_requests() as stop:
             stop.all_saved = True  # until the first update is made
+            make_mesh(**vars(folder.resolve(config, folder.recorded()).mesh))
             with prepare_run(workdir, config) as (this, prepared):
                 result = train_past_divergence(Job(this, prepared, stop))
-        command = f"jaxformer translate {shlex.quote(str(workdir))}"
-        logger.info("finished; to translate:\n  %s", command)
+        given = shlex.join(sys.orig_argv[:3])  # such as "python -m jaxformer.main"
+        program = given if " -m jaxformer" in given else "jaxformer"
+        command = f"translate {shlex.quote(str(workdir))}"
+        logger.info("finished; to translate:\n  %s %s", program, command)
         return result
     except StoppedError:
-        folder = Workdir(workdir)
         checkpoints = folder.open_checkpoints(folder.recorded())
     saved = reversed(checkpoints.steps())
     step = next(filter(checkpoints.is_intact, saved), 0)

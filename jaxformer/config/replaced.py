@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.system.errors import InputError
 
+SEE_KEYS = "see jaxformer --config=FILE --help"  # the hint for an unknown key
 Section = Mapping[str, Any]
 # Sets values of a new section; given are the old section, and the other old sections.
 Translate = Callable[[Section, dict[str, Any], Mapping[str, Section]], None]

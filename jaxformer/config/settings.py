@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.config.replaced import require_current
+from jaxformer.config.replaced import SEE_KEYS, require_current
 from jaxformer.system.errors import InputError, did_you_mean
 
 
@@ -187,7 +187,8 @@ def require_names(
     for name in given:
         if name not in known:
             require_current(prefix + name)
-            hint = did_you_mean(prefix + name, [prefix + each for each in known])
+            names = [prefix + each for each in known]
+            hint = did_you_mean(prefix + name, names, SEE_KEYS)
             raise InputError(f"the config has an unknown {what} {prefix}{name}{hint}")
     for name in known:
         if name not in given:

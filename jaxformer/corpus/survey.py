@@ -233,7 +233,7 @@ def require_same_text(
 ) -> None:
     """Raise InputError for other settings or text; text that is gone is no other."""
     settings = translated({"data": report["settings"]})["data"]
-    before, fault = DataConfig.of(settings), "differs"
+    before, files = DataConfig.of(settings), []
     changed = [
         f"data.{key} was {getattr(before, key, old)!r} and is now "
         f"{getattr(config, key, new)!r}"
@@ -246,20 +246,20 @@ def require_same_text(
             f"({'; '.join(changed)}): use another run folder, or delete corpus and "
             "tokenizer.model in it to prepare it again"
         )
-    is_gone = True
     try:
         files = files_of(config)
-        is_gone = False
         if files == report["files"] or _hash_text(config) == report["text"]:
             return
+        known = [file[1:] for file in report["files"]]  # files may move
+        names = [file[0] for file in files if file[1:] not in known]
+        text = ", ".join(names[:2]) or config.train
+        fault = f"another text than that in {text}"
     except InputError as error:
-        if is_gone and _places(config) == _places(before):
+        if not files and _places(config) == _places(before):
             return
-        fault = f"cannot be compared ({error})"
-    was = now = ""
-    if config.corpus == "directory" or config.corpus.startswith("tfds:"):
-        was, now = f" in {report['folder']}", f" in {folder_of(config)}"
-    raise InputError(
-        f"{workdir} was prepared with the text {before.train}{was}, and the text "
-        f"{config.train}{now} {fault}; use another run folder"
-    )
+        text = report["files"][0][0]
+        fault = f"{text}, and the text of the config cannot be compared ({error})"
+    cure = "use another run folder"
+    if not entries(workdir / "checkpoints"):
+        cure += ", or delete corpus and tokenizer.model in it to prepare it again"
+    raise InputError(f"{workdir} was prepared with {fault}; {cure}")

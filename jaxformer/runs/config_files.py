@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 from textwrap import fill, indent
 from typing import Any, NamedTuple
 
-from jaxformer.config.replaced import require_current, translated
+from jaxformer.config.replaced import SEE_KEYS, require_current, translated
 from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
 from jaxformer.models.architectures import config_type, require_own_keys
@@ -77,8 +77,10 @@ def read_config_file(name: str) -> Values:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
+        hint = "; a config is Python: for a run give its folder, without --config"
         raise InputError(
             f"the config file {file} fails: {type(error).__name__}: {error}"
+            + hint * (path.suffix == ".json")
         ) from error
     finally:
         sys.path.remove(folder)
@@ -152,7 +154,11 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
             require_current(name)
             if section == "model":
                 require_own_keys({**values.get("model", {}), key: text})
-            raise InputError(f"the config has no key {name}{did_you_mean(name, known)}")
+            own = sorted(known, key=lambda each: not each.startswith(f"{section}."))
+            near = [k for k in own if f"_{key}_" in f"_{k.partition('.')[2]}_"]
+            hint = f"did you mean {near[0]}?" if near else SEE_KEYS
+            hint = did_you_mean(name, known, hint)
+            raise InputError(f"the config has no key {name}{hint}")
         read = read_value(f"config.{name}", text, kind_of(known[name]))
         values.setdefault(section, {})[key] = read
     return values

@@ -208,10 +208,8 @@ def report_quality(pairs: int) -> list[dict[str, Any]]:
     nearest = min(map(factor, rows))
     found = [row for row in rows if factor(row) == nearest <= QUOTED]
     if found:
-        scores = [
-            f"BLEU {np.mean(row['bleu']):.1f} with the {row['model']} model"
-            for row in found
-        ]
+        form = "BLEU {:.1f} with tatoeba_rows:{model}_{pairs}"
+        scores = [form.format(np.mean(row["bleu"]), **row) for row in found]
         logger.info(
             "quality     %s pairs of everyday English-German: %s\n"
             "            docs/model_size.md has the models; other text differs",

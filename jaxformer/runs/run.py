@@ -203,7 +203,7 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
     if (epochs := plan.epochs(training.steps)) > _MANY_EPOCHS:
         logger.warning(
             "training.steps=%s are %s epochs of this text: a smaller model and fewer "
-            "updates suit it, see `jaxformer check`",
+            "updates suit it, see docs/model_size.md",
             *(f"{number:,.0f}" for number in (training.steps, epochs)),
         )
     longest = max(length for shape in plan.shapes for length in shape[1:])

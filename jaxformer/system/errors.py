@@ -57,6 +57,11 @@ class LostConnectionError(InputError):
     """An object store that could not be reached for a while: exit code EXIT_LOST."""
 
 
+def install(extra: str) -> str:
+    """Return the command that installs the packages of an extra of ours."""
+    return f"pip install 'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
+
+
 @contextmanager
 def packages_of(extra: str) -> Iterator[None]:
     """Turn the ImportError of a package of an extra of ours into an InputError."""
@@ -64,15 +69,14 @@ def packages_of(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise InputError(
-            f"the package {error.name or error} is not installed; run: pip install "
-            f"'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
+            f"the package {error.name or error} is not installed; run: {install(extra)}"
         ) from error
 
 
 def broken(line: str) -> str:
     """Break a line between words where the terminal would break it anywhere."""
     width = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
-    is_command = line.lstrip().startswith("jaxformer ")  # to be copied
+    is_command = re.match(r"\s*(\S+ -m )?jaxformer[ .]", line)  # to be copied
     if not width or len(line) <= width or is_command:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)

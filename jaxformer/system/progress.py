@@ -95,7 +95,7 @@ class _Work:
     def __init__(self, what: str, total: int | None, unit: str, initial: int) -> None:
         self.what, self.total, self.unit = what, total, unit
         self.n = self.initial = initial
-        self.start, self._worked = time.time(), working_time()
+        self.start, self._worked = time.time(), None  # the first items take longer
 
     def update(self, n: int = 1) -> None:
         self.n += n
@@ -107,7 +107,7 @@ class _Work:
             return f"{self.what}: {taken:.0f} s so far"
         if self.total is None:
             return f"{self.what}: {self.n:,} {self.unit}"
-        if self.n == self.initial:
+        if self._worked is None or self.n == self.initial:
             return f"{self.what}: {self.n:,} of {self.total:,} {self.unit}"
         each = (working_time() - self._worked) / (self.n - self.initial)
         left = timedelta(seconds=round(each * (self.total - self.n)))
@@ -123,6 +123,8 @@ class _Work:
             if time.time() - last >= INTERVAL and _active[-1:] == [self]:
                 last = time.time()
                 logger.info("%s", str(self))
+                if self._worked is None and self.n > self.initial:
+                    self.initial, self._worked = self.n, working_time()
 
 
 class _Bar(tqdm):

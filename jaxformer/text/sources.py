@@ -78,9 +78,11 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
     def setting(key: str) -> str:
         if value := getattr(config, key):
             return value
-        where = f"{split} split{config.of_corpus}"
-        raise InputError(f"the {where} is missing: set data.{key}")
+        other = "; evaluate can use --split=dev" * (key == "test")
+        name = f"{split} split{config.of_corpus}"
+        raise InputError(f"the {name} is missing: set data.{key}{other}")
 
+    where = f"data.{split}{config.of_corpus}"
     match kind, name:
         case "builtin", "grammar":
             label = f"{config.corpus} {split}"
@@ -92,7 +94,7 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
             readers = {"jsonl": read_json_lines, "parquet": read_parquet}
             read, columns = readers.get(kind, _read_tsv), config.columns
             languages = config.source_language, config.target_language
-            names = ((path, file_name(path)) for path in _find(setting(split)))
+            names = ((path, file_name(path)) for path in _find(setting(split), where))
             return [
                 TextPart(name, name, read(path, columns, languages), (path,))
                 for path, name in names
@@ -100,11 +102,12 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
         case "files", "":
             patterns = [each.strip() for each in setting(split).split(",")]
             if len(patterns) != 2:
+                none = ", or leave it empty" * (split == "test")
                 raise InputError(
                     f"data.{split} is {setting(split)!r}; a corpus of files has two "
-                    "paths or globs with a comma between: SOURCE,TARGET"
+                    f"paths or globs with a comma between: SOURCE,TARGET{none}"
                 )
-            sources, targets = map(_find, patterns)
+            sources, targets = (_find(each, where) for each in patterns)
             if len(sources) != len(targets):
                 raise InputError(
                     f"{patterns[0]} of data.{split} matches {len(sources)} files but "
@@ -115,8 +118,8 @@ def read_parts(config: DataConfig, split: str) -> list[TextPart]:
                 targets = _partners(sources, targets, *patterns)
         case "directory", "":
             stem = os.path.expanduser(Path(setting("directory"), setting(split)))
-            sources = [_find_either(f"{stem}.{config.source_language}")]
-            targets = [_find_either(f"{stem}.{config.target_language}")]
+            sources = [_find_either(f"{stem}.{config.source_language}", where)]
+            targets = [_find_either(f"{stem}.{config.target_language}", where)]
         case _:
             raise InputError(
                 f"unknown data.corpus {config.corpus!r}: use files, directory, tsv, "
@@ -155,11 +158,11 @@ def _read_tsv(path: Path, *_: Sequence[str]) -> Iterator[Pair]:
         yield source, rest.partition("\t")[0]
 
 
-def _find(pattern: str) -> list[Path]:
+def _find(pattern: str, where: str) -> list[Path]:
     """Find the file of that name, or the files that match the glob, sorted."""
     if not (paths := find_files(pattern)):
         found = "no file matches" if glob.has_magic(pattern) else "there is no file"
-        raise InputError(f"{found} {pattern}{near_path(Path(pattern))}")
+        raise InputError(f"{found} {pattern} ({where}){near_path(Path(pattern))}")
     return paths
 
 
@@ -196,13 +199,15 @@ def _wildcards(pattern: str, path: Path) -> tuple[str | None, ...]:
     return match.groups() if match else (str(path),)
 
 
-def _find_either(name: str) -> Path:
-    """Find the plain or else the compressed file."""
+def _find_either(name: str, where: str) -> Path:
+    """Find the plain or else the compressed file of the stem that `where` has."""
     for ending in ("", *COMPRESSED):
         if paths := find_files(glob.escape(name + ending)):
             return paths[0]
     others = ", ".join(COMPRESSED)
     hint = near_path(Path(name))
+    if "," in name or Path(name).with_suffix("").is_file():
+        hint = f"; if {where} has files, set data.corpus=files"
     raise InputError(f"there is no {file_name(name)}, also not with {others}{hint}")
 
 

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from jaxformer.batch import Batch, Rows
 from jaxformer.models.sequence_model import Parameters
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, counted
 
 State = TypeVar("State")  # a pytree; its leaves may be shapes or shardings
 AXES = ("data", "fsdp", "tensor")
@@ -59,8 +59,8 @@ def make_mesh(
     except ValueError:
         raise InputError(
             f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit "
-            f"{len(devices)} devices; let the sizes multiply to {len(devices)}, with "
-            "at most one of them -1 for what is left"
+            f"{counted(len(devices), 'device')}; let the sizes multiply to "
+            f"{len(devices)}, with at most one of them -1 for what is left"
         ) from None
     return _mesh(shape, devices)
 

@@ -4,6 +4,10 @@ The exit code of each is 2, and nothing is written.
 """
 
 TEXT = "--config.data.directory=text"
+FILES = (
+    "--config.data.corpus=files --config.data.train=text/train.en,text/train.de "
+    "--config.data.dev=text/dev.en,text/dev.de"
+)
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
 NOT_THERE = "new is not a writable folder"
@@ -79,7 +83,7 @@ MISTAKES = {
         (f"{NEW} --config.data.source_language=e\udcff", "language is 'e\\udcff'; say"),
         ("--mode=trian", "there is no command trian; did you mean train?"),
         ("--mode=x", "there is no command x; there are train, prepare, check"),
-        ("--device=gpu", "no flag --device: JAX_PLATFORMS=cpu, cuda or tpu"),
+        ("--device=gpu", "no flag --device; use JAX_PLATFORMS=cpu, cuda or tpu"),
         ("--num_processes=2 --process_id=2", "numbered from 0 to 1"),
         ("--num_processes=2 --process_id=-1", "--process_id is -1; it must be"),
         ("--coordinator_address=here", "--coordinator_address=here has no port"),
@@ -105,12 +109,21 @@ MISTAKES = {
         *((f"--config={name}", said) for name, (_, said) in CONFIGS.items()),
         ("--config=section.py --help", "config section model is a str"),
         ("--config.model.d_modle=3", "no key model.d_modle; did you mean model.d_mo"),
-        ("--config.model=3", "no key model"),
+        ("--config.model=3", "no key model; see jaxformer --config=FILE --help"),
+        ("--config.optimizer.lr=1", "optimizer.lr; see jaxformer --config=FILE --help"),
+        ("--config.model.heads=1", "no key model.heads; did you mean model.num_heads?"),
+        ("--config.training.learning_rate=1", "mean optimizer.peak_learning_rate?"),
         ("--config.model.d_model=1.5", "model.d_model=1.5 is not a whole number"),
         ("--config.model.norm_first=yes", "norm_first=yes is not True or False"),
         ("--config.model.d_ff=32", "model.d_ff=64, and this config says 32"),
         ("--config.training.steps=90", "a run of 100 steps, and the config asks"),
-        ("--config.mesh.data=3", "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not"),
+        *((f"{new} --config.mesh.data=3", "mesh.tensor=1 does not fit 8 devices; let")
+          for new in ("", NEW)),
+        ("--config=run/config.json", "is Python: for a run give its folder"),
+        (f"{NEW} --config.data.train=a.en,a.de", "if data.train has files, set data.c"),
+        (f"{NEW} --config.data.corpus=tsv", "there is no file train (data.train)"),
+        (f"{NEW} {FILES}", "data.test is 'test'; a corpus of files has two paths or "
+         "globs with a comma between: SOURCE,TARGET, or leave it empty"),
         ("--workdir=new", "there is no run in new"),
         ("--workdir=short --config=toy", "short: Not a directory; use another path"),
         (f"{NEW} --config.batches.row_length=800", "=3072 does not hold 8 row"),
@@ -122,7 +135,7 @@ MISTAKES = {
         (f"{NEW} --config.model.encoder_projected_keys=9", "batches.layout=buckets"),
         (f"{NEW} --config.training.best_by=lang/bleu", "use one of bleu, chrf, nll"),
         ("--workdir=edited", "edited/config.json is damaged or was"),
-        ("--config.data.directory=elsewhere", "elsewhere cannot be compared"),
+        ("--config.data.directory=elsewhere", "compared (there is no elsewhere/train"),
         ("--workdir=new --config=demo --config.data.dev=0",
          "data.dev is '0'; a built-in corpus takes a number of pairs"),
         ("--workdir=given --config=demo --config.data.vocab_size=10",
@@ -215,7 +228,7 @@ MISTAKES = {
         ("--choose=chrf", "chooses among samples; set a temperature"),
         ("--temperature=1 --choose=comet", "--comet=FILE"),
         ("--temperature=1 --comet=one", "comet is for choose=comet; give both"),
-        ("--rerank=other", "there is no flag --rerank: --choose=RUN,RUN"),
+        ("--rerank=other", "there is no flag --rerank; use --choose=RUN,RUN"),
     ],
     "translate_corpus": [
         ("--output=new", "--source is missing; give the text and a new folder"),

@@ -10,7 +10,7 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs import estimates
 from jaxformer.runs.estimates import report_quality, report_verdict
 from jaxformer.training.memory import Microbatch, StepMemory
-from tests.commands.runs import text_of
+from tests.commands.runs import config_flags, text_of
 
 D, F, HEADS, SIZE = 32, 64, 2, 16  # of the toy's config
 PAIRS = [
@@ -186,7 +186,8 @@ def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):
     assert {row["pairs"] for row in found} == {1_000}
     assert all(row["bleu"] for row in found)
     assert "1,000 pairs of everyday English-German: BLEU" in caplog.messages[0]
-    assert f"{found[0]['bleu'][0]:.1f} with the tiny model" in caplog.messages[0]
+    best = f"{found[0]['bleu'][0]:.1f} with tatoeba_rows:tiny_1000"
+    assert best in caplog.messages[0]
     assert {row["pairs"] for row in report_quality(9_000)} == {10_000}
 
 
@@ -194,3 +195,12 @@ def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):
 def test_nothing_is_quoted_for_other_amounts_of_text(pairs, caplog):
     assert report_quality(pairs) == []
     assert not caplog.messages
+
+
+def test_nothing_is_quoted_for_the_built_in_grammar(check, monkeypatch):
+    """Its sentences are easier than those of the table."""
+    monkeypatch.setattr(estimates, "step_memory", lambda *_, **__: StepMemory(1, 2, 3))
+    text = {"corpus": "builtin:grammar", "train": 900, "dev": 9, "vocab_size": 300}
+    answer = check(*config_flags("data", **text, test=9))
+    assert answer.result["measured_quality"] == []
+    assert "verdict" in answer.err

@@ -42,7 +42,7 @@ def test_a_missing_compiler_is_named_with_what_to_install(
         answered = command("check", toy.flags[0], f"--topology={topology}")
     assert answered.complaint == (
         f"the compiler for {topology} is not installed; run: "
-        f"pip install 'jaxformer[{extra}]'"
+        f"pip install 'jaxformer[{extra}]', or -e '.[{extra}]' in a checkout"
     )
 
 

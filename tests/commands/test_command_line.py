@@ -119,7 +119,7 @@ def test_flags_arrive_with_their_types():
 @pytest.mark.parametrize("name", REPLACED)
 def test_a_replaced_flag_says_what_replaces_it(name):
     assert name not in FLAGS
-    with pytest.raises(InputError, match=f"^there is no flag --{name}: ") as refused:
+    with pytest.raises(InputError, match=f"^there is no flag --{name}; use") as refused:
         command_line.parse([WORKDIR, f"--{name}=1"])
     named = re.findall(r"--([a-z_]+)(?!\S*\.)\b", str(refused.value))
     assert {*named} <= {*FLAGS, name, "config"}

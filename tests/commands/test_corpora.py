@@ -47,7 +47,7 @@ def mixed(command, mixed_flags, tmp_path_factory):
     ("changes", "said"),
     [
         ({"tokens_per_microbatch": 2 / 3}, "choose another training.tokens_per_micro"),
-        ({"steps": 1e6}, "epochs of this text: a smaller model and fewer updates suit"),
+        ({"steps": 1e6}, "and fewer updates suit it, see docs/model_size.md"),
     ],
 )
 def test_odd_sizes_of_updates_and_very_many_epochs_are_named(

@@ -70,7 +70,7 @@ def test_a_run_has_its_text_by_whatever_path(command, toy, tmp_path, monkeypatch
     def paths(folder, train="train", dev="dev"):
         given = {
             key: f"{folder}/{name}.en,{folder}/{name}.de"
-            for key, name in (("train", train), ("dev", dev))
+            for key, name in (("train", train), ("dev", dev), ("test", dev))
         }
         return config_flags("data", corpus="files", **given)
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 
 import jax
 import numpy as np
@@ -73,7 +74,7 @@ def test_a_stop_in_the_save_of_the_first_update_loses_nothing(
 
 
 def test_a_finished_run_only_repeats_a_lost_evaluation(
-    command, trained, own_run, toy_is_gone
+    command, trained, own_run, toy_is_gone, monkeypatch
 ):
     """The line of the scores is torn by a crash after the step was saved."""
     first, last = metrics(own_run, "eval")
@@ -83,6 +84,10 @@ def test_a_finished_run_only_repeats_a_lost_evaluation(
     answer = command("train", workdir=own_run)  # neither config nor text
     assert "ended, and is only scored; to continue, raise training.steps" in answer.err
     assert f"to translate:\n  jaxformer translate {own_run}\n" in answer.err
+    module = [".venv/bin/python", "-m", "jaxformer.main"]
+    monkeypatch.setattr(sys, "orig_argv", [*module, "train", str(own_run)])
+    again = command("train", workdir=own_run).err
+    assert f"  {' '.join(module)} translate {own_run}\n" in again
     assert not jax.config.read("jax_cpu_enable_async_dispatch")
     assert answer.result == trained.answer.result | {"tokens_per_second": 0}
     assert saved_steps(own_run) == saved_steps(trained.workdir)

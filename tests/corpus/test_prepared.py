@@ -318,7 +318,7 @@ def test_a_damaged_file_is_named(tmp_path, folder, name, content, message):
             "train",
             r"data\.train is 'x'; a built-in corpus tak",
         ),
-        ({}, "test", r"test split is missing: set data\.test\b"),
+        ({}, "test", r"set data\.test; evaluate can use --split=d"),
         ({"dev": "dev"}, "dev", r"no text/dev\.en, also not with \.gz, \.bz2, \.zst"),
         ({"target_language": "fr"}, "train", r"there is no text/train\.fr, also"),
         ({"corpus": "tfds:"}, "train", r"unknown data\.corpus 'tfds:'"),
@@ -420,18 +420,24 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     run, moved = tmp_path / "run", replace(folder, directory="moved")
     prepare(folder, run)
     before = tree(run)
-    both = rf"train in {tmp_path}/text, and the text train in {tmp_path}/moved"
-    with pytest.raises(InputError, match=rf"{both} cannot .*no moved/train\.en"):
+    gone = rf"with {tmp_path}/text/train\.en\.gz, and the text of the config cannot"
+    with pytest.raises(InputError, match=rf"{gone} .*no moved/train\.en"):
         prepare(moved, run)
     shutil.move(tmp_path / "text", tmp_path / "moved")
     for config in (folder, moved):
         assert len(prepare(config, run).train.source) == len(PAIRS)
     write_split(tmp_path / "moved" / "val", [PAIRS[0], PAIRS[0]])
-    with pytest.raises(InputError, match=rf"{both} differs; use another"):
+    with pytest.raises(InputError, match=rf"in {tmp_path}/moved/val\.en, .*; use an"):
         prepare(moved, run)
     (tmp_path / "moved").rename(tmp_path / "text")
-    with pytest.raises(InputError, match="differs"):  # changed where it was
+    cure = "use another run folder, or delete corpus and tokenizer.model in it to prep"
+    changed = rf"another text than that in {tmp_path}/text/val\.en, .*/val\.de; {cure}"
+    with pytest.raises(InputError, match=changed):  # where it was
         prepare(folder, run)
+    (run / "checkpoints" / "1").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"use another run folder$"):
+        prepare(folder, run)
+    shutil.rmtree(run / "checkpoints")
     write_split(tmp_path / "text" / "val", PAIRS[:2])
     write_lines(tmp_path / "text" / "val.de", ["Ein Mann rennt ."])
     with pytest.raises(InputError, match=r"cannot be compared \(.* 2 lines but .* 1:"):
@@ -443,9 +449,7 @@ def test_other_text_is_refused_and_the_same_text_may_move(
     monkeypatch.chdir(tmp_path / "other")
     prepare(folder, run)
     write_split(tmp_path / "other" / "text" / "val", [PAIRS[1], PAIRS[0]])
-    with pytest.raises(
-        InputError, match=rf"and the text train in {tmp_path}/other/text"
-    ):
+    with pytest.raises(InputError, match=rf"that in {tmp_path}/other/text/val\.en"):
         prepare(folder, run)
     assert tree(run) == before
 
@@ -466,13 +470,13 @@ def test_the_same_files_may_be_named_otherwise(tmp_path, folder, monkeypatch):
     monkeypatch.chdir(tmp_path / "text")
     prepare(replace(own, train="../pairs.tsv", dev="../pairs.tsv"), run)
     write_lines(tmp_path / "other.tsv", ["a\tb"])
-    with pytest.raises(InputError, match=r"and the text \.\./other\.tsv differs"):
+    with pytest.raises(InputError, match=r"than that in .*/other\.tsv;"):
         prepare(replace(own, train="../other.tsv", dev="../pairs.tsv"), run)
     with pytest.raises(
         InputError, match=r"data\.train was 'pairs\.tsv' and is now '2'"
     ):
         prepare(replace(own, corpus="builtin:grammar", train="2", dev="1"), run)
-    with pytest.raises(InputError, match=r"and the text gone cannot be compared"):
+    with pytest.raises(InputError, match=r"compared \(there is no file gone \("):
         prepare(replace(own, train="gone"), run)
     assert tree(run) == before
 

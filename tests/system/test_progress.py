@@ -26,12 +26,15 @@ def quick(monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("total", "said"),
-    [(3, "reading: 1 of 3 pairs, ETA 0:00:00"), (None, "reading: 1 pairs")],
+    [
+        (3, ["reading: 1 of 3 pairs", "reading: 2 of 3 pairs, ETA 0:00:00"]),
+        (None, ["reading: 1 pairs", "reading: 2 pairs"]),
+    ],
 )
 def test_without_a_terminal_a_line_is_logged_when_nothing_else_is(caplog, total, said):
     for number in progress.track(range(3), "reading", total, unit="pairs"):
-        time.sleep(0.1 * (number == 1))
-    assert said in caplog.messages
+        time.sleep(0.1 * (number > 0))
+    assert [*dict.fromkeys(caplog.messages)] == said  # the first items give no ETA
 
 
 def test_other_lines_stand_for_the_progress(caplog, monkeypatch):
