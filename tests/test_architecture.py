@@ -60,7 +60,7 @@ ROOMS = {
     "inspection": ("inspection", "system contract config text corpus"),
     "exports": (
         "exports",
-        "system contract config models transformer architectures decoding",
+        "system contract config text models transformer architectures decoding",
     ),
     "serving": ("serving", "system decoding"),
     "reports": ("reports", "system config corpus decoding evaluation"),
@@ -104,6 +104,7 @@ DOORS = {
     "ctranslate2": "exports.ctranslate2",
     "huggingface_hub": "exports.model_card",
     "safetensors": "exports.huggingface exports.m2m100 exports.marian",
+    "yaml": "exports.marian_npz",
     "starlette": "serving.app",
     "uvicorn": "serving.server",
     "h11": "serving.server",

@@ -1,0 +1,166 @@
+"""Marian's own models compute the same here, and Marian takes them back.
+
+`marian/` has two models that Marian 1.12.42 trained on the built-in corpus, 6,000 pairs
+of which those below 60 characters, for 4,000 updates: `python -m tests.exports.marian_models`
+says how. `attention` has pre-split text and vocab.yml, `ssru` a joint vocab.spm.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.models import one_device
+from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.translator import Translator
+from jaxformer.exports.checkpoint import read_checkpoint
+from jaxformer.exports.marian_npz import SETTINGS, export_npz
+from jaxformer.system.errors import InputError
+from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
+from jaxformer.training.sharding import batch_sharding
+from tests.exports.conftest import run_config
+from tests.exports.test_marian_import import model_of
+
+yaml = pytest.importorskip("yaml", reason="extra `export`")
+
+MODELS = Path(__file__).parent / "marian"
+SEARCH = TranslateOptions(
+    beam_size=4, alpha=0.6, length_penalty="power", extra_length=100, batch_tokens=4096
+)
+GREEDY = {"beam_size": 1, "alpha": 0.0}
+
+
+class Imported:
+    """A checkpoint, what is read of it, and a translator of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ours = folder, read_checkpoint(folder)
+        models = [file.read_bytes() for file in self.ours.models]
+        packed = pack_tokenizer(*models, *self.ours.vocabularies)
+        self.tokenizer, self.model = Tokenizer(packed), model_of(self.ours)
+
+    def translator(self, options=SEARCH):
+        return Translator(
+            [self.model], [self.ours.params], self.tokenizer, language="en",
+            options=options, rows=batch_sharding(one_device()), searches=1, choose=None,
+            needs_tag=False,
+        )  # fmt: skip
+
+    def export(self, folder: Path) -> Path:
+        folder.mkdir(exist_ok=True)
+        given = run_config(self.model), self.ours.params, self.tokenizer, SEARCH
+        export_npz(folder, *given)
+        return folder
+
+
+@pytest.fixture(scope="module", params=["attention", "ssru"])
+def imported(request):
+    return Imported(MODELS / request.param)
+
+
+def settings_of(content: np.ndarray) -> dict:
+    return yaml.safe_load(content.tobytes().rstrip(b"\0"))
+
+
+def assert_alike(imported: Imported, marian: dict) -> None:
+    """Compare scores, greedy translations and those of a beam with Marian's.
+
+    Marian's beam narrows as hypotheses end, so ours may find better ones.
+    """
+    translator = imported.translator()
+    scores = translator.score(marian["source"], marian["target"])
+    ours = [each.log_probability for each in scores]
+    np.testing.assert_allclose(ours, marian["scores"], atol=1e-4)
+    assert np.std(ours) > 1
+    found = translator.translate(marian["source"])
+    same = [
+        best.text == text
+        for (best, *_), text in zip(found, marian["beam"], strict=True)
+    ]
+    assert np.mean(same) > 0.95
+    for (best, *_), is_same, score in zip(
+        found, same, marian["beam_scores"], strict=True
+    ):
+        assert best.score > score - 1e-4
+        assert not is_same or abs(best.score - score) < 1e-4
+    greedy = imported.translator(TranslateOptions(**{**vars(SEARCH), **GREEDY}))
+    assert greedy(marian["source"]) == marian["greedy"]
+
+
+def test_scores_and_translations_are_equal(imported):
+    marian = json.loads((imported.folder / "marian.json").read_text())
+    assert_alike(imported, marian)
+
+
+def test_a_round_trip_is_bit_equal(imported, tmp_path):
+    folder = imported.export(tmp_path)
+    before, after = (
+        dict(np.load(each / "model.npz")) for each in (imported.folder, folder)
+    )
+    settings = [settings_of(each.pop(SETTINGS)) for each in (before, after)]
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+    for key in settings[1].keys() & settings[0].keys() - {"version"}:
+        assert settings[1][key] == settings[0][key], key
+    again = Imported(folder)
+    assert again.model.config == imported.model.config
+    assert again.tokenizer.content == imported.tokenizer.content
+    jax.tree.map(np.testing.assert_array_equal, again.ours.params, imported.ours.params)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"type": "s2s"}, "it has type='s2s', not 'transformer'"),
+        (
+            {"transformer-decoder-autoreg": "average-attention"},
+            "average-attention', not",
+        ),
+        (
+            {"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"},
+            "dec-cell=gru, not",
+        ),
+        ({"transformer-postprocess": "dhn"}, "'', 'hn', '' besides dropout"),
+        (
+            {"transformer-preprocess": "n", "transformer-postprocess": "da"},
+            "'n', 'a', ''",
+        ),
+        ({"tied-embeddings-src": True}, "tied-embeddings-src=True, not False"),
+        ({"transformer-decoder-dim-ffn": 8}, "another transformer-decoder-dim-ffn"),
+        ({"enc-depth": 2}, "the shape of encoder_l2_ffn_W1 is missing"),
+        ({"dim-emb": 1.5}, "dim-emb=1.5, no size"),
+        (None, "special:model.yml is no YAML of keys"),
+    ],
+)
+def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
+    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    arrays = dict(np.load(folder / "model.npz"))
+    old = settings_of(arrays.pop(SETTINGS))
+    if settings:
+        text = yaml.safe_dump(old | settings).encode() + b"\0"
+        arrays[SETTINGS] = np.frombuffer(text, np.int8)
+    np.savez(folder / "model.npz", **arrays)
+    with pytest.raises(InputError) as error:
+        read_checkpoint(folder)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("model.npz", b"spoilt", "model.npz is damaged"),
+        ("decoder.yml", b"models: [model.npz]", "does not name models and vocabs"),
+        ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
+        ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, file, content, said):
+    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    (folder / file).write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_checkpoint(folder)
