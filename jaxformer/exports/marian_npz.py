@@ -174,7 +174,7 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
     if norms not in NORMS:
         raise UnsupportedError(
             f"it has transformer-{', -'.join(keys)} {', '.join(map(repr, norms))} "
-            "besides dropout; '', 'an', '' (post-norm) and 'n', 'a', 'n' (pre-norm) can "
+            "besides dropout; '', 'an', '' (post-norm) or 'n', 'a', 'n' (pre-norm) can "
             "be imported"
         )
     ties = [name for name, key in TIES.items() if not key or settings.get(key)]

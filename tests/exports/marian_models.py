@@ -1,7 +1,7 @@
 """Models that Marian trains, and what it computes with them.
 
-`python -m tests.exports.marian_models FOLDER` makes tests/exports/marian/ anew in FOLDER. It
-takes four minutes, and needs the command of the package pymarian (1.12.42).
+`python -m tests.exports.marian_models FOLDER` makes tests/exports/marian/ anew
+in FOLDER. It takes four minutes, and needs the command of the package pymarian (1.12.42).
 """
 
 import json

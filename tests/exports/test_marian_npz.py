@@ -1,7 +1,7 @@
 """Marian's own models compute the same here, and Marian takes them back.
 
 `marian/` has two models that Marian 1.12.42 trained on the built-in corpus, 6,000 pairs
-of which those below 60 characters, for 4,000 updates: `python -m tests.exports.marian_models`
+of which those below 60 characters, for 4,000 updates: `tests/exports/marian_models.py`
 says how. `attention` has pre-split text and vocab.yml, `ssru` a joint vocab.spm.
 """
 
