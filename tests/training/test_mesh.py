@@ -49,6 +49,7 @@ VARIANTS = {
     "rotary, global": {
         "positions": "rotary", "attention_window": 4, "encoder_global_positions": 2,
     },
+    "ssru": {"decoder_self_attention": "ssru"},
 }  # fmt: skip
 UNTIED = {"variant": "untied, relative"}
 pytestmark = pytest.mark.slow

@@ -100,12 +100,10 @@ class TransformerModel(LinenModel):
         encoder, decoder = config.encoder_layers, config.decoder_layers
         projected = config.num_heads * (config.d_k + config.d_v)
         width = 4 * config.d_model + 2 * projected + 2 * config.d_ff
-        keys = config.encoder_projected_keys or source
-        own = 0 if config.has_ssru else target
-        scores = encoder * source * keys + decoder * target * (own + source)
-        numbers = (encoder * source + decoder * target) * width
-        if (
-            config.has_ssru
-        ):  # gate, state and output in place of queries, keys and values
-            numbers += decoder * target * (3 * config.d_model - projected)
-        return rows * (numbers + config.num_heads * scores)
+        keys, heads = config.encoder_projected_keys or source, config.num_heads
+        own = heads * target  # weights
+        if config.has_ssru:  # gate, state and output, not queries, keys and values
+            own = 3 * config.d_model - projected
+        of_source = encoder * (width + heads * keys)
+        of_target = decoder * (width + own + heads * source)
+        return rows * (source * of_source + target * of_target)
