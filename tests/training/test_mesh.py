@@ -189,6 +189,7 @@ def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     "variant",
     [
         "untied, relative",
+        pytest.param("ssru", marks=pytest.mark.nightly),
         pytest.param("projected keys", marks=pytest.mark.nightly),
         pytest.param("rotary, global", marks=pytest.mark.nightly),
     ],
