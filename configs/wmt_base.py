@@ -68,6 +68,7 @@ def get_config() -> ConfigDict:
             "dropout": 0.1,
             "positions": "sinusoidal",
             "first_input": "bos",
+            "decoder_self_attention": "attention",
             "max_positions": 1024,
             "norm_first": False,
             "dtype": "bfloat16",

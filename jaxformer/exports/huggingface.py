@@ -313,7 +313,10 @@ def fields_of(settings: Json, fixed: Mapping[str, tuple], chosen: Json) -> Json:
     for key, (value, missing) in fixed.items():
         if settings.get(key, missing) != value:
             raise fault(settings, key, f"not {value!r}")
-    model: Json = {"architecture": "transformer", **dict.fromkeys(_UNUSED), **chosen}
+    model: Json = {
+        "architecture": "transformer", "decoder_self_attention": "attention",
+        **dict.fromkeys(_UNUSED), **chosen,
+    }  # fmt: skip
     for key, field in SIZES.items():
         size = integer(settings, key)
         if model.setdefault(field, size) != size:

@@ -130,6 +130,7 @@ def export_m2m100(
     require_fields("M2M-100's layout", model, {
         **{field: (value,) for field, value in FIELDS.items()},
         "biases": ("attention",),
+        "decoder_self_attention": ("attention",),
         "attention_window": (None,),
         "encoder_projected_keys": (None,),
         "activation": ("relu", "swish"),

@@ -124,6 +124,7 @@ def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
         "positions": ("sinusoidal",),
         "first_input": ("bos",),
         "norm_first": (False,),
+        "decoder_self_attention": ("attention",),
         "attention_window": (None,),
         "encoder_projected_keys": (None,),
         "activation": ("relu", "swish"),

@@ -32,6 +32,7 @@ LOGICAL_AXES = {
     "half_embed": ("fsdp", "model.d_model"),
     "heads": ("tensor", "model.num_heads"),
     "head_size": (None, None),
+    "state": ("tensor", "model.d_model"),
     "mlp": ("tensor", "model.d_ff"),
     "norm": (None, None),
     "gates": (None, None),

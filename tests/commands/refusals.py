@@ -35,6 +35,7 @@ MODELS = [
     ("demo", "positions=relative encoder_projected_keys=3", "exclude each other"),
     ("demo", "encoder_projected_keys=3 attention_window=8", "exclude each other"),
     ("demo", "encoder_global_positions=1", "for a window; set model.attention_window"),
+    ("demo", "decoder_self_attention=ssru positions=rotary", "sinusoidal or learned"),
     ("lstm", "d_model=15", "it must be even"),
     ("lstm", "attention=local", "local attention needs a window"),
     ("lstm", "attention=local attention_window=0", "_window is 0; it must be at least"),

@@ -117,6 +117,11 @@ def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
             r"window=9, only with None; export",
         ),
         ("float16", make_model(positions="rotary"), r"positions=rotary, only with"),
+        (
+            "int8",
+            make_model(decoder_self_attention="ssru"),
+            r"decoder_self_attention=ssru, only with attention; export",
+        ),
         ("int3", (model, params), r"cannot write int3 weights here .* float16"),
         ("int16", (model, damaged), r"parameter gate/kernel is not finite"),
     ):

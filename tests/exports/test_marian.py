@@ -141,6 +141,7 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
     [
         ({"positions": "learned"}, r"model\.positions=learned, only with sinusoidal"),
         ({"positions": "rotary"}, r"model\.positions=rotary, only with sinusoidal"),
+        ({"decoder_self_attention": "ssru"}, r"attention=ssru, only with attention"),
         ({"norm_first": True}, r"model\.norm_first=True, only with False"),
         ({"d_v": 4}, r"model\.d_v=4, only with 8"),
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),

@@ -43,17 +43,21 @@ def test_queries_of_zero_attend_evenly_to_what_they_may_see(layer):
         assert is_even == [n == layer for n in range(count)]
 
 
-def test_relative_and_global_weights_sum_to_one_and_projected_keys_have_none():
+def test_weights_sum_to_one_and_projected_keys_and_ssru_have_none():
     for changes in (
         {"positions": "relative", "max_positions": 1},
         {"attention_window": 2, "encoder_global_positions": 1},
         {"encoder_projected_keys": 3},
+        {"decoder_self_attention": "ssru"},
     ):
         model = model_of(**changes)
         maps = jax.jit(model.attention)(params_of(model), BATCH)
-        layers = 0 if "encoder_projected_keys" in changes else 1
-        assert maps.encoder.shape == (layers, 2, 2, 5, 5)
-        assert maps.decoder.shape == (1, 2, 2, 4, 4)
+        layers = [
+            0 if key in changes else 1
+            for key in ("encoder_projected_keys", "decoder_self_attention")
+        ]
+        assert maps.encoder.shape == (layers[0], 2, 2, 5, 5)
+        assert maps.decoder.shape == (layers[1], 2, 2, 4, 4)
         for each in maps:
             np.testing.assert_allclose(each.sum(axis=-1), 1.0, rtol=1e-5)
 

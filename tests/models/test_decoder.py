@@ -57,6 +57,7 @@ MODELS = {
     "rotary window": model_of(
         positions="rotary", d_k=6, attention_window=4, norm_first=True
     ),
+    "ssru": model_of(decoder_layers=2, decoder_self_attention="ssru", **PUBLISHED),
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -204,6 +205,7 @@ def test_blocks_of_keys_for_cpus_have_the_same_logits(name, blocks, monkeypatch)
     [
         (model_of(decoder_layers=2), 11),
         (model_of(attention_window=4), 3),  # a window keeps what it sees
+        (MODELS["ssru"], 1),  # the state
         (
             model_of(architecture="convolutional", decoder_layers=2, max_dilation=2),
             3,  # and 5 of the second layer
@@ -260,6 +262,7 @@ def forced_and_gradients(model, params, batch):
         ("global", "bfloat16"), ("dilated", "bfloat16"),
         ("deep and local", "bfloat16"), ("context first", "bfloat16"),
         ("relative", "float32"), ("global", "float32"),
+        pytest.param("ssru", "bfloat16", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_bfloat16_decodes_and_trains_nearly_the_same(name, activations):
@@ -273,8 +276,8 @@ def test_bfloat16_decodes_and_trains_nearly_the_same(name, activations):
     model = replace(exact, config=config, activation_dtype=activations)
     walk = Walk(model, width=3, length=LONGEST).go(6)
     held = {str(leaf.dtype) for leaf in jax.tree.leaves((walk.memory, walk.cache))}
-    is_recurrent = exact.config.architecture == "recurrent"  # its states are float32
-    assert held - {"bool"} == {activations} | ({"float32"} if is_recurrent else set())
+    has_states = exact.config.architecture == "recurrent" or "ssru" in name  # float32
+    assert held - {"bool"} == {activations} | ({"float32"} if has_states else set())
     assert walk.weights.embedding.dtype == jnp.bfloat16
     forced, grads = forced_and_gradients(model, walk.params, walk.batch())
     expected = teach(exact, walk.params, walk.batch())
@@ -298,7 +301,7 @@ def factors(lowered: jax.stages.Lowered) -> list[str]:
     return [each for each in found if each.startswith("bf16")]
 
 
-@pytest.mark.parametrize("name", ["paper", "relative", "all others"])
+@pytest.mark.parametrize("name", ["paper", "relative", "all others", "ssru"])
 def test_factors_in_bfloat16_lie_by_rows_on_cpus(name):
     """XLA's CPU compiler casts others to float32 (see `mixed_precision`)."""
     exact = MODELS[name]
@@ -312,7 +315,8 @@ def test_factors_in_bfloat16_lie_by_rows_on_cpus(name):
     found = factors(begin.lower(model.decoder, walk.params))
     assert len(found) == 2 * of_encoder
     of_step = factors(step.lower(model.decoder, *state))
-    assert len(of_step) == 2 * (6 * stack.decoder_layers + 1)
+    of_layer = 5 if stack.has_ssru else 6
+    assert len(of_step) == 2 * (of_layer * stack.decoder_layers + 1)
     for each in [*found, *of_step]:
         layout = re.search(r"{(.*)}", each)[1].split(",")
         assert layout == sorted(layout, reverse=True), each

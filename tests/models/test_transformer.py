@@ -36,6 +36,7 @@ VARIANTS = {
     "global positions": replace(
         SHORT, attention_window=2, encoder_global_positions=1, positions="rotary"
     ),
+    "ssru": replace(CONFIG, decoder_self_attention="ssru"),
     "convolutional": config_of("convolutional"),
     "dilated": config_of("convolutional", layers=2, max_dilation=2),
     "deep recurrent": recurrent(layers=2, attention="general"),

@@ -15,7 +15,7 @@ VALUES = {
     "transformer": {
         "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32,
         "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0, "positions": "sinusoidal",
-        "first_input": "bos",
+        "first_input": "bos", "decoder_self_attention": "attention",
         "max_positions": 64, "norm_first": False,
         "dtype": "float32", "attention_window": None, "encoder_projected_keys": None,
         "encoder_global_positions": None, "fused_attention": False,

@@ -192,6 +192,11 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
             Shape(1, 512, 256),
             SIZES | {"attention_window": 16, "encoder_global_positions": 64},
         ),
+        pytest.param(
+            Shape(8, 24, 32),
+            SIZES | {"decoder_self_attention": "ssru"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_operations_are_those_that_xla_counts(shape, changes):

@@ -49,6 +49,7 @@ VARIANTS = {
     "rotary, global": {
         "positions": "rotary", "attention_window": 4, "encoder_global_positions": 2,
     },
+    "ssru": {"decoder_self_attention": "ssru"},
 }  # fmt: skip
 UNTIED = {"variant": "untied, relative"}
 pytestmark = pytest.mark.slow
@@ -188,6 +189,7 @@ def test_biases_of_published_models_add_up_on_every_mesh(sizes):
     "variant",
     [
         "untied, relative",
+        pytest.param("ssru", marks=pytest.mark.nightly),
         pytest.param("projected keys", marks=pytest.mark.nightly),
         pytest.param("rotary, global", marks=pytest.mark.nightly),
     ],

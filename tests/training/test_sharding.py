@@ -45,8 +45,10 @@ PROJECTED = {"encoder_projected_keys": 8}
 CONVOLUTIONAL, RECURRENT = (
     {"architecture": name} for name in ("convolutional", "recurrent")
 )
+SSRU = {"decoder_self_attention": "ssru"}
 WIDE = (  # one dimension of each matrix is d_model or half of it
     {"encoder_global_positions": 2, "attention_window": 4},
+    SSRU,
     CONVOLUTIONAL,
     RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
     RECURRENT | {"attention": "local", "attention_window": 2},
@@ -119,6 +121,7 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
     [
         *(({}, sizes) for sizes in MESHES),
         *((changes, sizes) for changes in WIDE for sizes in (DATA, FSDP)),
+        *((SSRU, sizes) for sizes in (ALL, TENSOR)),
     ],
     ids=str,
 )

@@ -44,6 +44,13 @@ class TransformerConfig(Section, name="model"):
         choices=("bos", "eos", "zeros"),
         earlier="bos",
     )
+    decoder_self_attention: str = setting(
+        "First part of a layer of the decoder: self-attention, or the recurrent unit "
+        "SSRU (Kim et al. 2019), whose decoding steps take the same time at every "
+        "length. It needs positions that are added to embeddings.",
+        choices=("attention", "ssru"),
+        earlier="attention",
+    )
     max_positions: int = setting(
         "Tokens of a sequence that a learned table, or projected keys, can hold; the "
         "largest distance, k, that relative positions tell apart (Shaw et al.: 16).",
@@ -59,7 +66,9 @@ class TransformerConfig(Section, name="model"):
         free=True,
     )
     attention_window: int | None = setting(
-        "Positions that self-attention sees, r (section 4); None: all.", least=1
+        "Positions that self-attention sees, r (section 4); None: all. With "
+        "decoder_self_attention=ssru that of the encoder alone.",
+        least=1,
     )
     encoder_projected_keys: int | None = setting(
         "Keys that the encoder's self-attention projects a sentence to, k (Linformer, "
@@ -101,6 +110,12 @@ class TransformerConfig(Section, name="model"):
             raise InputError(
                 "model.positions=relative, model.attention_window and "
                 "model.encoder_projected_keys exclude each other; choose one"
+            )
+        if self.has_ssru and not self.adds_positions:
+            raise InputError(
+                f"model.positions={self.positions} is for self-attention, and "
+                "model.decoder_self_attention=ssru has none; set "
+                "model.positions=sinusoidal or learned"
             )
         if self.encoder_global_positions is not None and self.attention_window is None:
             raise InputError(
@@ -145,6 +160,17 @@ class TransformerConfig(Section, name="model"):
     def adds_positions(self) -> bool:
         """Whether embeddings have a position added (section 3.5)."""
         return self.positions in SINUSOIDS or self.has_table
+
+    def sublayers(self, stack: str) -> tuple[str, ...]:
+        """Name the parts of a layer of a stack, in the order of Figure 1."""
+        if stack == "encoder":
+            return "self_attention", "feed_forward"
+        own = "ssru" if self.has_ssru else "self_attention"
+        return own, "cross_attention", "feed_forward"
+
+    @property
+    def has_ssru(self) -> bool:
+        return self.decoder_self_attention == "ssru"
 
     def layers(self, stack: str) -> int:
         """Return N of a stack, "encoder" or "decoder"."""

@@ -10,6 +10,7 @@ Training multiplies many rows by a matrix, decoding few. Therefore:
 - The cache is not re-ordered. All W hypotheses attend to the keys of all W, and a mask
   from `ancestors` keeps those of the hypothesis's own past.
 - The cache is a ring of P slots, with an attention window r at most r // 2 + 1.
+- The cache of an SSRU is its state, which is re-ordered: it is no larger than x.
 """
 
 import functools
@@ -33,6 +34,7 @@ from jaxformer.models.sequence_model import (
     resize_ring,
     step_logits,
 )
+from jaxformer.models.ssru import next_state
 from jaxformer.models.transformer.cached_attention import (
     AllHeads,
     Attended,
@@ -41,8 +43,13 @@ from jaxformer.models.transformer.cached_attention import (
     cached_attention,
 )
 from jaxformer.models.transformer.config import TransformerConfig
-from jaxformer.models.transformer.ring import rotate_newest, self_mask, vectors_of_slots
-from jaxformer.models.transformer.transformer import SUBLAYERS, Transformer
+from jaxformer.models.transformer.ring import (
+    rotate_newest,
+    self_mask,
+    state_before,
+    vectors_of_slots,
+)
+from jaxformer.models.transformer.transformer import Transformer
 from jaxformer.tokens import BOS, EOS, PAD
 
 
@@ -59,7 +66,8 @@ class DecodingLinear(NamedTuple):
 
 
 Arranged = dict[str, DecodingLinear | tuple | PyTree[Float32[Array, " D"]]]
-Cache = list[Attended]  # of each layer; M = P x W, slot first, then hypothesis
+State = Float32[Array, "B W D"]  # of an SSRU
+Cache = list[Attended | State]  # of each layer; M = P x W, slot first, then hypothesis
 
 
 class TransformerWeights(NamedTuple):
@@ -105,23 +113,28 @@ class TransformerDecoder:
     def _arranged(self, layer: Mapping[str, Parameters]) -> Arranged:
         """Return a layer's maps, stacked where inputs are equal, and its norms."""
         d_model, heads = self.config.d_model, self.config.num_heads * self.config.d_v
-        own, cross, feed = (layer[name] for name in SUBLAYERS["decoder"])
+        names, has_ssru = self.config.sublayers("decoder"), self.config.has_ssru
+        own, cross, feed = (layer[name] for name in names)
+        of_self = ("forget", "value") if has_ssru else ("query", "key", "value")
         relative = own.get("relative_key"), own.get("relative_value")
 
         def linear(
             inputs: int, *projections: Mapping[str, Float[Array, "..."]]
         ) -> DecodingLinear:
             kernels = [p["kernel"].reshape(inputs, -1).T for p in projections]
-            biases = [p["bias"].reshape(-1) for p in projections if "bias" in p]
             weight = jnp.concatenate(kernels).astype(self.config.dtype)
-            if not biases:
+            if not any("bias" in p for p in projections):
                 return DecodingLinear(weight, None)
+            biases = [
+                p["bias"].reshape(-1) if "bias" in p else jnp.zeros(len(kernel))
+                for p, kernel in zip(projections, kernels, strict=True)
+            ]
             biases = jnp.concatenate(biases).astype(self.network.activation_dtype)
             return DecodingLinear(weight, biases)
 
         return {
-            "self_input": linear(d_model, own["query"], own["key"], own["value"]),
-            "self_output": linear(heads, own["output"]),
+            "self_input": linear(d_model, *(own[name] for name in of_self)),
+            "self_output": None if has_ssru else linear(heads, own["output"]),
             "cross_query": linear(d_model, cross["query"]),
             "cross_memory": linear(d_model, cross["key"], cross["value"]),
             "cross_output": linear(heads, cross["output"]),
@@ -130,9 +143,7 @@ class TransformerDecoder:
             "relative": jax.tree.map(
                 lambda table: table.astype(self.network.activation_dtype), relative
             ),
-            "norms": {
-                name: layer[f"{name}_sublayer"]["norm"] for name in SUBLAYERS["decoder"]
-            },
+            "norms": {name: layer[f"{name}_sublayer"]["norm"] for name in names},
         }
 
     def encode(self, weights: TransformerWeights, source: Ids) -> TransformerMemory:
@@ -164,6 +175,8 @@ class TransformerDecoder:
 
     def empty_cache(self, *, batch: int, width: int, length: int) -> Cache:
         config, slots = self.config, self._slots(length)
+        if config.has_ssru:
+            return [jnp.zeros((batch, width, config.d_model))] * config.decoder_layers
         empty = self._attention.empty(batch, slots, width, config.d_k, config.d_v)
         empty = jax.tree.map(
             lambda leaf: leaf.astype(self.network.activation_dtype), empty
@@ -173,6 +186,8 @@ class TransformerDecoder:
     def resize_cache(
         self, cache: Cache, clock: Integer, *, width: int, length: int
     ) -> Cache:
+        if self.config.has_ssru:
+            return cache
         slots = self._slots(length)
 
         def resize(leaf: AnyArray, axis: int) -> AnyArray:
@@ -193,13 +208,16 @@ class TransformerDecoder:
         slots = self._slots(length)
         index = newest.clock % slots * width  # of the cache
         attention, cut = self._attention, self._query_size
-        past_mask = attention.shared(self_mask(newest, slots), newest.clock)
+        names = config.sublayers("decoder")
+        past_mask = None
+        if not config.has_ssru:
+            past_mask = attention.shared(self_mask(newest, slots), newest.clock)
         cross_mask = memory.is_real[:, None, :]  # [B, 1, S]
 
         def apply(
-            x: Columns, layer: Arranged, source: Attended, past: Attended
-        ) -> tuple[Columns, Attended]:
-            """Apply a layer; add new keys and values to `past`."""
+            x: Columns, layer: Arranged, source: Attended, past: Attended | State
+        ) -> tuple[Columns, Attended | State]:
+            """Apply a layer; add new keys and values to `past`, or renew the state."""
 
             def self_attention(y: Columns) -> Columns:
                 nonlocal past
@@ -216,6 +234,16 @@ class TransformerDecoder:
                     return layer["self_output"](attention.attend(*operands, of_slots))
                 return layer["self_output"](attention.attend(*operands))
 
+            def ssru(y: Columns) -> Columns:
+                nonlocal past
+                rows = layer["self_input"](y).T.reshape(batch, width, -1)
+                forget, value = jnp.split(rows.astype(jnp.float32), 2, axis=2)
+                before = state_before(past, newest)
+                past = next_state(jax.nn.sigmoid(forget), value, before)
+                return self._features_first(
+                    jax.nn.relu(past).reshape(batch * width, -1).astype(y.dtype)
+                )
+
             def cross_attention(y: Columns) -> Columns:
                 query = attention.query(layer["cross_query"](y), batch)
                 heads = attention.attend(query, source, cross_mask)
@@ -225,8 +253,9 @@ class TransformerDecoder:
                 hidden = ACTIVATIONS[config.activation](layer["hidden"](y))
                 return layer["output"](hidden)
 
-            functions = self_attention, cross_attention, feed_forward
-            for name, function in zip(SUBLAYERS["decoder"], functions, strict=True):
+            own = ssru if config.has_ssru else self_attention
+            functions = own, cross_attention, feed_forward
+            for name, function in zip(names, functions, strict=True):
                 norm = functools.partial(self._norm, norm=layer["norms"][name])
                 x = residual(x, function, norm=norm, norm_first=config.norm_first)
             return x, past

@@ -39,9 +39,11 @@ class TransformerModel(LinenModel):
 
         def maps(stack: str, attention: str) -> Float32[Array, "N B H T S"]:
             names = [f"layer_{n}" for n in range(self.config.layers(stack))]
-            if stack == "encoder" and self.config.encoder_projected_keys is not None:
-                rows, length = batch.source.shape
-                return jnp.zeros((0, rows, self.config.num_heads, length, length))
+            is_encoder, config = stack == "encoder", self.config
+            is_projected = is_encoder and config.encoder_projected_keys is not None
+            if is_projected or attention not in config.sublayers(stack):
+                rows, length = (batch.source if is_encoder else batch.target).shape
+                return jnp.zeros((0, rows, config.num_heads, length, length))
             layers = (found["intermediates"][stack][name] for name in names)
             return jnp.stack([layer[attention]["weights"][0] for layer in layers])
 
@@ -74,7 +76,9 @@ class TransformerModel(LinenModel):
         attention, feed_forward = 2 * d * head_pair, 2 * d * config.d_ff
         # Cross-attention projects the target twice and the source twice.
         of_source = encoder * (attention + feed_forward) + decoder * attention // 2
-        of_target = decoder * (3 * attention // 2 + feed_forward) + d * self.vocab_size
+        own = 2 * d * d if config.has_ssru else attention
+        of_target = decoder * (own + attention // 2 + feed_forward)
+        of_target += d * self.vocab_size
         window = config.attention_window
         read = keys_computed(source, window=window, is_causal=False)
         written = keys_computed(target, window=window, is_causal=True)
@@ -87,6 +91,7 @@ class TransformerModel(LinenModel):
         if config.relative_distance is not None:
             read += 2 * config.relative_distance + 1
             written += 2 * config.relative_distance + 1
+        written = 0 if config.has_ssru else written
         scores = source * encoder * read + target * decoder * (written + source)
         return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
 
@@ -95,7 +100,10 @@ class TransformerModel(LinenModel):
         encoder, decoder = config.encoder_layers, config.decoder_layers
         projected = config.num_heads * (config.d_k + config.d_v)
         width = 4 * config.d_model + 2 * projected + 2 * config.d_ff
-        keys = config.encoder_projected_keys or source
-        scores = encoder * source * keys + decoder * target * (target + source)
-        positions = encoder * source + decoder * target
-        return rows * (positions * width + config.num_heads * scores)
+        keys, heads = config.encoder_projected_keys or source, config.num_heads
+        own = heads * target  # weights
+        if config.has_ssru:  # gate, state and output, not queries, keys and values
+            own = 3 * config.d_model - projected
+        of_source = encoder * (width + heads * keys)
+        of_target = decoder * (width + own + heads * source)
+        return rows * (source * of_source + target * of_target)

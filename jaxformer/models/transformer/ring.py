@@ -4,7 +4,7 @@ P counts the slots that are cached, H heads, K and U their sizes.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from jaxformer.models.arrays import Columns
 from jaxformer.models.positions import rotate, rotations
@@ -52,3 +52,13 @@ def vectors_of_slots(
     reach = len(tables[0]) // 2
     rows = reach - jnp.minimum(steps_ago(newest, slots), reach)
     return Attended(*(table[rows] for table in tables))
+
+
+def state_before(
+    state: Float32[Array, "B W D"], newest: Newest
+) -> Float32[Array, "B W D"]:
+    """Return the states of the parents, and zeros where sentences begin."""
+    _, ages, clock, ancestors = newest
+    parents = ancestors[:, :, (clock - 1) % ancestors.shape[2]]
+    state = jnp.take_along_axis(state, parents[..., None], axis=1)
+    return jnp.where((ages == 0)[:, None, None], 0.0, state)

@@ -30,13 +30,11 @@ from jaxformer.models.positions import position_table
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
 from jaxformer.models.sequence_model import Features, batch_logits
+from jaxformer.models.ssru import SSRU, Starts
 from jaxformer.models.transformer.config import SINUSOIDS, TransformerConfig
 from jaxformer.tokens import BOS, EOS
 
-SUBLAYERS = {  # of a layer, in the order of Figure 1
-    "encoder": ("self_attention", "feed_forward"),
-    "decoder": ("self_attention", "cross_attention", "feed_forward"),
-}
+USES = {"self_attention": 3, "ssru": 2}  # of the input of a sub-layer, if not one
 
 
 def self_attention(
@@ -60,17 +58,17 @@ class Layer(nn.Module):
     """A layer of the encoder or the decoder (Figure 1)."""
 
     config: TransformerConfig
-    stack: str  # a key of SUBLAYERS
+    stack: str  # "encoder" or "decoder"
 
     @nn.compact
     def __call__(
         self,
         x: Vectors,
-        mask: SelfMask,
+        mask: SelfMask | Starts,
         positions: Ids | None,  # that self-attention rotates by
         *source: Sources | Bool[Array, "B 1 L S"],  # memory, twice, and its mask
     ) -> Vectors:
-        config, names = self.config, SUBLAYERS[self.stack]
+        config, names = self.config, self.config.sublayers(self.stack)
         dtype = jnp.dtype(config.dtype)
         gain = residual_gain(len(names) * config.layers(self.stack))
         sizes = (
@@ -79,9 +77,11 @@ class Layer(nn.Module):
         )  # fmt: skip
         own = self_attention(config, self.stack)(*sizes, name="self_attention")
         # Without parameters until called.
+        ssru = SSRU(dtype, name="ssru")
         cross = MultiHeadAttention(*sizes, name="cross_attention")
         functions = {
             "self_attention": lambda *three: own(*three, mask, positions),
+            "ssru": lambda *two: ssru(*two, mask),
             "cross_attention": lambda y: cross(y, *source),
             "feed_forward": FeedForward(
                 config.d_model, config.d_ff, config.activation, dtype, gain,
@@ -93,7 +93,7 @@ class Layer(nn.Module):
                 config.dropout, config.norm_first, config.layer_norm_epsilon,
                 name=f"{name}_sublayer",
             )  # fmt: skip
-            x = sublayer(x, functions[name], uses=3 if name == "self_attention" else 1)
+            x = sublayer(x, functions[name], uses=USES.get(name, 1))
         return x
 
 
@@ -108,7 +108,7 @@ class Stack(nn.Module):
     def __call__(
         self,
         x: Vectors,
-        mask: SelfMask,
+        mask: SelfMask | Starts,
         positions: Ids | None,
         memory: Sources | None = None,
         source_mask: Bool[Array, "B 1 L S"] | None = None,
@@ -212,11 +212,14 @@ class Transformer(nn.Module):
             target = jnp.where(is_first[..., None], jnp.zeros_like(target), target)
         memory = self._encode(source, batch.source_segments)
         x = self._embed(target, segments)
-        window = self.config.attention_window
-        self_mask = self_attention_mask(segments, window=window, is_causal=True)
+        if self.config.has_ssru:
+            past = (positions_in_segments(segments) == 0)[..., None]
+        else:
+            window = self.config.attention_window
+            past = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
         positions = self._rotary_positions(segments)
-        return self.decoder(x, self_mask, positions, memory, cross_mask), table
+        return self.decoder(x, past, positions, memory, cross_mask), table
 
     def features(self, batch: Batch) -> Features:
         """Compute the factors of the logits."""
