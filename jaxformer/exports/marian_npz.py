@@ -79,7 +79,7 @@ def leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
     d, f = fields["d_model"], fields["d_ff"]
     heads = fields["num_heads"], fields["d_k"]
     pre = "_pre" if fields["norm_first"] else ""
-    uses_ssru = fields.get("decoder_self_attention") == "ssru"
+    uses_ssru = fields["decoder_self_attention"] == "ssru"
 
     def linear(ours: str, theirs: str, *shape: int, inputs: int) -> Iterator[Leaf]:
         first, _, letter = theirs.rpartition("_W")
@@ -101,7 +101,7 @@ def leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
             elif uses_ssru:
                 del kinds["self_attention"]
                 square = (d, d), (d, d)
-                yield Leaf(f"{our}/ssru/input/kernel", f"{own}_rnn_W", *square)
+                yield Leaf(f"{our}/ssru/value/kernel", f"{own}_rnn_W", *square)
                 yield from linear(f"{our}/ssru/forget", f"{own}_rnn_Wf", d, d, inputs=d)
                 name = f"{own}_rnn{'' if pre else '_ffn'}_ln_{{}}{pre}"
                 yield from norm(f"{our}/ssru_sublayer/norm", name)
