@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
         {
             "architecture": "recurrent",
             "cell": "lstm",
+            "bidirectional": True,
             "encoder_layers": 4,
             "decoder_layers": 4,
             "d_model": 1024,

@@ -45,6 +45,10 @@ MODELS = {
     "context first": recurrent_of(
         decoder_layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "separable": model_of(
+        architecture="convolutional", decoder_layers=2, max_dilation=2, separable=True
+    ),
+    "forwards": recurrent_of(cell="tanh", bidirectional=False, feeding="context"),
     "dilated, separate": model_of(
         architecture="convolutional", source_vocab_size=14, tied_embeddings="none"
     ),
@@ -259,6 +263,7 @@ def forced_and_gradients(model, params, batch):
         ("relative", "bfloat16"), ("projected keys", "bfloat16"),
         ("global", "bfloat16"), ("dilated", "bfloat16"),
         ("deep and local", "bfloat16"), ("context first", "bfloat16"),
+        ("separable", "bfloat16"),
         ("relative", "float32"), ("global", "float32"),
     ],
 )  # fmt: skip

@@ -45,6 +45,8 @@ VARIANTS = {
     "context first": recurrent(
         layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "separable": config_of("convolutional", layers=2, max_dilation=2, separable=True),
+    "forwards": recurrent(layers=2, cell="tanh", bidirectional=False),
 }
 
 
