@@ -45,7 +45,7 @@ class Depthwise(NamedTuple):
 
     weight: Float[Array, "k D"]
 
-    def __call__(self, x: Float[Array, "k*D R"]) -> Columns:
+    def __call__(self, x: Float[Array, "inputs R"]) -> Columns:
         inputs = x.reshape(*self.weight.shape, -1)
         return weighted_sum(list(inputs), self.weight[..., None])
 
