@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 PICTURES = {  # the fewest that each shows
     "the_paper_line_by_line": 10, "train_and_translate": 4, "your_own_data": 1,
-    "several_devices": 3, "before_the_transformer": 6,
+    "several_devices": 3, "before_the_transformer": 7,
 }  # fmt: skip
 INSTALLED = dict.fromkeys(PICTURES, "-r requirements.txt")
 INSTALLED["train_and_translate"] = '".[report]"'  # for the attention viewer
