@@ -149,12 +149,13 @@ def test_attention_is_that_of_the_papers(kind, queries):
 # Whole models -------------------------------------------------------------------------
 
 
-def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
+@pytest.mark.parametrize("name", ["deep recurrent", "forwards"])
+def test_a_deep_model_has_the_logits_of_the_same_one_in_torch(name):
     """PyTorch packs sequences, and has layers and attention of its own."""
     torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
     from tests.models.torch_lstm import AttentionalLSTM
 
-    model = MODELS["deep recurrent"]
+    model = MODELS[name]
     params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)
 
     def put(parameter, value):
@@ -169,8 +170,8 @@ def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
 
     for n in range(2):
         encoder = params["encoder"][f"layer_{n}"]
-        pair = {"": encoder["forward"], "_reverse": encoder["backward"]}
-        copy(theirs.encoder[n], **pair)
+        suffixes = {"forward": "", "backward": "_reverse"}
+        copy(theirs.encoder[n], **{suffixes[way]: encoder[way] for way in encoder})
         copy(theirs.decoder[n], **{"": params["decoder"][f"layer_{n}"]})
     put(theirs.embedding.weight, params["embedding"])
     put(theirs.start.weight, params["decoder"]["start"]["kernel"].T)

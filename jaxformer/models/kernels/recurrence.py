@@ -23,7 +23,7 @@ def product_of_output(matrix: Matrix, state: State) -> Float32[Array, "*B GH"]:
 
 
 def begin(matrix: Matrix, start: Float32[Array, "*B H"]) -> State:
-    """Begin with `start` as output and, in an LSTM, which has 4H gates, as memory."""
+    """Begin with `start` as output and, in an LSTM (four gates), as memory."""
     return (start,) * (2 if matrix.shape[1] == 4 * len(matrix) else 1)
 
 

@@ -1,7 +1,7 @@
 """Recurrent encoder and decoder on whole targets, as a Linen module.
 
-From the second layer on, inputs are added to
-outputs (Wu et al. 2016). State begins anew at each segment of a packed row.
+From the second layer on, inputs are added to outputs (Wu et al. 2016). State begins
+anew at each segment of a packed row.
 """
 
 import functools
