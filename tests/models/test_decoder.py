@@ -263,7 +263,7 @@ def forced_and_gradients(model, params, batch):
         ("relative", "bfloat16"), ("projected keys", "bfloat16"),
         ("global", "bfloat16"), ("dilated", "bfloat16"),
         ("deep and local", "bfloat16"), ("context first", "bfloat16"),
-        ("separable", "bfloat16"),
+        pytest.param("separable", "bfloat16", marks=pytest.mark.slow),
         ("relative", "float32"), ("global", "float32"),
     ],
 )  # fmt: skip
