@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.models.attention import MultiHeadAttention
-from jaxformer.models.convolutional.layers import ConvolutionalLinear, windows
+from jaxformer.models.convolutional.layers import (
+    ConvolutionalLinear,
+    DepthwiseConvolution,
+    neighbours,
+    windows,
+)
 from jaxformer.models.local_attention import self_attention_mask
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.recurrent.cells import Cell, recur
@@ -90,6 +95,21 @@ def convolution(
     return _made(module, depth, dtype, jnp.zeros((1, 2, KERNEL * d), dtype)), apply
 
 
+def separable_convolution(d: int, depth: int, dtype: Any) -> tuple[Any, Apply]:
+    """A convolution of each channel by itself, and a linear map, without a gate."""
+    depthwise = DepthwiseConvolution((KERNEL, d), 1.0, dtype)
+    pointwise = ConvolutionalLinear((d, d), 1.0, dtype)
+
+    def apply(params: Any, x: jax.Array) -> jax.Array:
+        segments = jnp.ones(x.shape[:2], jnp.int32)
+        inputs = neighbours(x, segments, range(1 - KERNEL, 1))
+        return pointwise.apply(params[1], depthwise.apply(params[0], inputs))
+
+    x = jnp.zeros((1, 2, d), dtype)
+    params = _made(depthwise, depth, dtype, [x] * KERNEL)
+    return (params, _made(pointwise, depth, dtype, x)), apply
+
+
 LAYERS = {
     "self-attention": Layer("n² d", "1", "1", self_attention),
     f"self-attention, r = {WINDOW}": Layer(
@@ -100,5 +120,8 @@ LAYERS = {
     f"convolution, k = {KERNEL}": Layer("k n d²", "1", "n / k", convolution),
     f"dilated convolution, k = {KERNEL}": Layer(
         "k n d²", "1", "log_k n", partial(convolution, is_dilated=True)
+    ),
+    f"separable convolution, k = {KERNEL}": Layer(
+        "k n d + n d²", "1", "n / k", separable_convolution
     ),
 }

@@ -29,6 +29,7 @@ def get_config() -> ConfigDict:
             "d_model": 512,
             "kernel_width": 3,
             "max_dilation": 1,  # 16: the dilations of ByteNet
+            "separable": False,
             "tied_embeddings": "all",
             "dropout": 0.2,
             "max_positions": 1024,

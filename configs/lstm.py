@@ -7,7 +7,8 @@ Reproduces  20.9 BLEU on newstest2014 (tokenised), the figure of Luong et al. fo
             connections and a bidirectional encoder (Wu et al. 2016), general attention
             after the recurrence, one matrix for both embeddings and the logits, joint
             pieces, Adam and the learning rate of section 5.3. Their input feeding is
-            `model.feeding=attentional`. 101 million parameters.
+            `model.feeding=attentional`, their encoder `model.bidirectional=False`. 101
+            million parameters.
 Hardware    not run.
 Data        TensorFlow Datasets `wmt14_translate/de-en`, 4.5M pairs.
 
@@ -26,6 +27,7 @@ def get_config() -> ConfigDict:
         {
             "architecture": "recurrent",
             "cell": "lstm",
+            "bidirectional": True,
             "encoder_layers": 4,
             "decoder_layers": 4,
             "d_model": 1024,

@@ -33,13 +33,19 @@ ROWS = {
     "lstm_fixed": RECURRENT | {"attention": "none", "feeding": "context"},
     "gru_additive": RECURRENT
     | {"cell": "gru", "attention": "additive", "feeding": "context"},
+    "tanh_additive": RECURRENT
+    | {"cell": "tanh", "d_model": 200, "attention": "additive", "feeding": "context"},
+    "lstm_dot_forwards": RECURRENT
+    | {"bidirectional": False, "attention": "dot", "feeding": "attentional"},
     "convs2s": CONVOLUTIONAL,
+    "convs2s_separable": CONVOLUTIONAL | {"separable": True, "d_model": 160},
 }
 # Factors of equation 3 with the lowest validation perplexity after 2,000 updates
-# (docs/architectures.md).
+# (docs/architectures.md). Rows that were not tried have those of the nearest one.
 LEARNING_RATE_FACTORS = {
     "transformer": 1.0, "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0,
     "gru_additive": 2.0, "convs2s": 8.0,
+    "tanh_additive": 2.0, "lstm_dot_forwards": 4.0, "convs2s_separable": 8.0,
 }  # fmt: skip
 
 

@@ -161,7 +161,9 @@ def test_meshes_divide_the_half_of_d_model_that_a_model_has():
     """Each direction of RNNsearch's encoder has 500 of 1,000; 8 does not divide it."""
     config = parse_config(read_config_file("rnnsearch"))
     assert {mesh.fsdp for mesh in meshes(8, config, 7)} == {1, 2, 4}
-    assert {mesh.fsdp for mesh in meshes(8, CONFIG, 7)} == {1, 2, 4, 8}
+    forwards = replace(config, model=replace(config.model, bidirectional=False))
+    for has_none in (CONFIG, forwards):
+        assert {mesh.fsdp for mesh in meshes(8, has_none, 7)} == {1, 2, 4, 8}
 
 
 def searched(seconds, bytes_of):

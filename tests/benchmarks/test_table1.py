@@ -29,6 +29,7 @@ def counted(name):
         ("LSTM", 2 * N * D * 4 * D, N),
         (f"convolution, k = {KERNEL}", KERNEL * N * D * D, 1),
         (f"dilated convolution, k = {KERNEL}", KERNEL * N * D * D, 1),
+        (f"separable convolution, k = {KERNEL}", N * D * D, 1),  # of matrix products
     ],
 )
 def test_operations_and_chains_are_those_of_the_formulas(name, multiplications, chain):
@@ -60,7 +61,7 @@ def test_a_loop_of_unknown_length_is_refused():
 PATHS = {
     "self-attention": 1, "LSTM": 9, f"convolution, k = {KERNEL}": 8 / (KERNEL - 1),
     f"dilated convolution, k = {KERNEL}": math.log(9, KERNEL), RESTRICTED: 1,
-    LINEAR: 1,
+    LINEAR: 1, f"separable convolution, k = {KERNEL}": 8 / (KERNEL - 1),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from jaxformer.config.settings import kind_of
 from jaxformer.configs import demo
 from jaxformer.runs.config_files import ConfigRequest, parse_config, sections_of
 from jaxformer.system.errors import InputError, did_you_mean
+from tests.models.tiny import config_of
 
 
 def values():
@@ -78,6 +79,22 @@ def test_every_key_has_a_meaning_a_least_number_and_no_default():
             if kind_of(field)[0] in (int, float):
                 least = field.metadata["least"], field.metadata["above"]
                 assert least != (None, None), field.name
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key"),
+    [
+        ("transformer", "first_input"), ("recurrent", "bidirectional"),
+        ("convolutional", "separable"),
+    ],
+)  # fmt: skip
+def test_a_record_without_a_later_key_has_the_value_of_its_version(architecture, key):
+    """It is the value of published models, which the tiny ones have."""
+    given = dataclasses.asdict(config := config_of(architecture))
+    del given[key]
+    assert type(config).of(config.recorded(given)) == config
+    with pytest.raises(InputError, match=f"the config lacks the key model.{key}"):
+        config.of(given)
 
 
 @pytest.mark.parametrize(

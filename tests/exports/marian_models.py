@@ -1,7 +1,7 @@
 """Models that Marian trains, and what it computes with them.
 
 `python -m tests.exports.marian_models FOLDER` makes tests/exports/marian/ anew
-in FOLDER. It takes four minutes, and needs the command of the package pymarian (1.12.42).
+in FOLDER. It takes four minutes and the command of the package pymarian (1.12.42).
 """
 
 import json
@@ -51,7 +51,8 @@ MODELS = {
         ("source.spm", "target.spm"),
     ),
     "untied": (
-        f"--enc-depth 2 --dec-depth 1 {POST_NORM} --transformer-train-positions",
+        f"--enc-depth 2 --dec-depth 1 {POST_NORM} "
+        "--transformer-train-position-embeddings",
         ("vocab.spm", "vocab.spm"),
     ),
 }
@@ -145,7 +146,7 @@ def computed(folder: Path, scratch: Path, pairs: Sequence[tuple[str, str]]) -> d
         return line.replace(" ", "").replace("\u2581", " ").strip() if split else line
 
     scores = marian(folder, "score", *how, "-t", *files).split()
-    decode = "decode", *how, "-i", files[0], "-b"
+    decode = "decode", *how, "-i", files[0], "--max-length-factor", 30, "-b"
     greedy = marian(folder, *decode, 1).splitlines()
     best: dict[int, tuple[str, float]] = {}
     for line in marian(folder, *decode, 4, "--normalize", 0.6, "--n-best").splitlines():

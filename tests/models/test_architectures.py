@@ -35,9 +35,15 @@ OPTIMIZER, SCHEDULE = optimizer_of(
 )
 
 
-@pytest.fixture(scope="module", params=sorted(VALUES.keys() - {"transformer"}))
+KINDS = [{"architecture": name} for name in sorted(VALUES.keys() - {"transformer"})]
+SEPARABLE = pytest.param(
+    {"architecture": "convolutional", "separable": True}, marks=pytest.mark.slow
+)
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind["architecture"])
 def model(request):
-    return model_of(VOCABULARY, architecture=request.param)
+    return model_of(VOCABULARY, **request.param)
 
 
 def params_of(model, seed: int) -> dict:
@@ -82,6 +88,7 @@ def test_a_mesh_makes_the_update_of_one_device(model):
         np.testing.assert_allclose(ours, theirs, atol=0.01 * float(SCHEDULE(0)))
 
 
+@pytest.mark.parametrize("model", [*KINDS, SEPARABLE], indirect=True, scope="module")
 def test_what_is_not_finite_is_named(model):
     """Every matrix but the embeddings has an output that is watched."""
     state, batch = on_one_device(model)[0], copies(4)

@@ -19,6 +19,7 @@ convolutional = functools.partial(model_of, architecture="convolutional")
 MODELS = {
     "published": convolutional(decoder_layers=2),
     "dilated": convolutional(layers=2, kernel_width=5, max_dilation=3),
+    "separable": convolutional(layers=2, max_dilation=2, separable=True),
 }
 D = 16
 
@@ -47,10 +48,12 @@ def to_torch(params: dict, torch) -> dict:
         name = ".".join(parts).replace("layer_", "layers.").replace(".attention", "")
         leaf = torch.from_numpy(np.array(leaf))
         weight = f"{name}.parametrizations.weight.original"
+        is_depthwise = parts[-1:] == ["depthwise"]  # groups of one channel
         if kind == "kernel":
+            leaf = leaf[:, None] if is_depthwise else leaf
             state[weight + "1"] = leaf.permute(*reversed(range(leaf.ndim)))
         elif kind == "scale":
-            width = params_at(params, parts)["kernel"].ndim
+            width = params_at(params, parts)["kernel"].ndim + is_depthwise
             state[weight + "0"] = leaf.reshape(-1, *[1] * (width - 1))
         else:
             tables = {"position_embedding": f"{name}.positions.weight"}
@@ -173,6 +176,13 @@ def test_initial_weights_keep_the_variance_of_section_3_5():
         norms = np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]), axis=0)
         np.testing.assert_allclose(node["scale"], norms, rtol=1e-6)
         assert not np.any(node["bias"])
+    separable = convolutional(d_model=512, dropout=0.2, separable=True)
+    params = jax.jit(lambda key: nn.unbox(separable.init(key)))(jax.random.key(0))
+    layer = params["encoder"]["layer_0"]
+    for name, variance in (("depthwise", 1 / 3), ("pointwise", 4 * 0.8 / 512)):
+        kernel, scale = (np.asarray(layer[name][part]) for part in ("kernel", "scale"))
+        assert kernel.var() == pytest.approx(variance, rel=0.1)
+        np.testing.assert_allclose(scale, np.linalg.norm(kernel, axis=0), rtol=1e-6)
     tables = params["embedding"], stack["position_embedding"]
     assert [np.std(table) for table in tables] == pytest.approx([0.1, 0.1], rel=0.1)
 

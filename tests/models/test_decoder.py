@@ -45,6 +45,10 @@ MODELS = {
     "context first": recurrent_of(
         decoder_layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "separable": model_of(
+        architecture="convolutional", decoder_layers=2, max_dilation=2, separable=True
+    ),
+    "forwards": recurrent_of(cell="tanh", bidirectional=False, feeding="context"),
     "dilated, separate": model_of(
         architecture="convolutional", source_vocab_size=14, tied_embeddings="none"
     ),
@@ -261,6 +265,7 @@ def forced_and_gradients(model, params, batch):
         ("relative", "bfloat16"), ("projected keys", "bfloat16"),
         ("global", "bfloat16"), ("dilated", "bfloat16"),
         ("deep and local", "bfloat16"), ("context first", "bfloat16"),
+        pytest.param("separable", "bfloat16", marks=pytest.mark.slow),
         ("relative", "float32"), ("global", "float32"),
         pytest.param("ssru", "bfloat16", marks=pytest.mark.slow),
     ],

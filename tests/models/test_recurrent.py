@@ -15,6 +15,7 @@ from jaxformer.models.architectures import make_model
 from jaxformer.models.recurrent import attention, cells
 from jaxformer.models.recurrent.step import first_past
 from jaxformer.models.sequence_model import Newest, parameter_count
+from jaxformer.system.errors import InputError
 from jaxformer.tokens import BOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH, PACKED, VARIANTS
@@ -43,7 +44,8 @@ def cell_of(kind: str) -> cells.CellWeights:
 
 
 def torch_layer(torch, kind: str, cell: cells.CellWeights):
-    layer = (torch.nn.LSTM if kind == "lstm" else torch.nn.GRU)(D, H, batch_first=True)
+    kinds = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "tanh": torch.nn.RNN}
+    layer = kinds[kind](D, H, batch_first=True)
     own_bias = np.zeros_like(cell.bias)
     if kind == "gru":
         own_bias[2 * H :] = cell.new_bias
@@ -54,7 +56,7 @@ def torch_layer(torch, kind: str, cell: cells.CellWeights):
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", cells.GATES)
 def test_a_layer_and_its_gradients_are_those_of_torch(kind, is_reverse):
     """For two sentences in a row, each of which begins with a state of its own."""
     torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
@@ -147,12 +149,13 @@ def test_attention_is_that_of_the_papers(kind, queries):
 # Whole models -------------------------------------------------------------------------
 
 
-def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
+@pytest.mark.parametrize("name", ["deep recurrent", "forwards"])
+def test_a_deep_model_has_the_logits_of_the_same_one_in_torch(name):
     """PyTorch packs sequences, and has layers and attention of its own."""
     torch = pytest.importorskip("torch", reason="extra `torch` is not installed")
     from tests.models.torch_lstm import AttentionalLSTM
 
-    model = MODELS["deep recurrent"]
+    model = MODELS[name]
     params, theirs = params_of(model), AttentionalLSTM(model.config, tiny.VOCABULARY)
 
     def put(parameter, value):
@@ -167,8 +170,8 @@ def test_a_deep_model_has_the_logits_of_the_same_one_in_torch():
 
     for n in range(2):
         encoder = params["encoder"][f"layer_{n}"]
-        pair = {"": encoder["forward"], "_reverse": encoder["backward"]}
-        copy(theirs.encoder[n], **pair)
+        suffixes = {"forward": "", "backward": "_reverse"}
+        copy(theirs.encoder[n], **{suffixes[way]: encoder[way] for way in encoder})
         copy(theirs.decoder[n], **{"": params["decoder"][f"layer_{n}"]})
     put(theirs.embedding.weight, params["embedding"])
     put(theirs.start.weight, params["decoder"]["start"]["kernel"].T)
@@ -208,8 +211,9 @@ def count_of(config) -> int:
 
     matrices = {"none": 0, "dot": 2, "general": 3, "additive": 4, "local": 4}
     vectors = 1 + (config.attention in ("additive", "local"))
+    directions = 1 + config.bidirectional
     return (
-        config.encoder_layers * 2 * layer(d, d // 2)
+        config.encoder_layers * directions * layer(d, d // directions)
         + config.decoder_layers * layer(d, d)
         + (1 + matrices[config.attention] + is_fed * gates) * d * d
         + vectors * d
@@ -221,6 +225,25 @@ def test_parameters_are_those_of_arithmetic(name):
     model = MODELS[name]
     found = parameter_count(shapes_of(model))
     assert found == count_of(model.config) + tiny.VOCABULARY * model.d_model
+
+
+@pytest.mark.parametrize("name", ["forwards", "deep recurrent"])
+def test_an_encoder_of_one_direction_does_not_depend_on_later_tokens(name):
+    """One of two directions does; earlier tokens matter to both."""
+    model, source, changed = MODELS[name], np.full((1, 6), 7), 3
+    other = source + (np.arange(6) == changed)
+    segments = np.ones((2, 6), np.int32)
+    encode = jax.jit(lambda *ids: model.apply(params_of(model), *ids, method="encode"))
+    first, second = encode(np.concatenate([source, other]), segments)
+    differs = (first != second).any(axis=-1)
+    assert differs[changed:].all()
+    assert differs[:changed].all() == model.config.bidirectional
+
+
+def test_a_model_of_one_direction_may_have_an_odd_width():
+    assert model_of(d_model=5, bidirectional=False).d_model == 5
+    with pytest.raises(InputError, match=r"it must be even, or set model\.bidirec"):
+        model_of(d_model=5)
 
 
 def test_cells_remember_at_first_and_matrices_have_the_scale_of_their_width():

@@ -46,6 +46,10 @@ VARIANTS = {
     "context first": recurrent(
         layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "separable": config_of("convolutional", layers=2, max_dilation=2, separable=True),
+    "forwards": recurrent(
+        layers=2, cell="tanh", bidirectional=False, attention="general"
+    ),
 }
 
 

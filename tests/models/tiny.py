@@ -25,11 +25,12 @@ VALUES = {
     },
     "convolutional": {
         "encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "kernel_width": 3,
-        "max_dilation": 1, "dropout": 0.0, "max_positions": 64, "dtype": "float32",
-        "tied_embeddings": "all",
+        "max_dilation": 1, "separable": False, "dropout": 0.0, "max_positions": 64,
+        "dtype": "float32", "tied_embeddings": "all",
     },
     "recurrent": {
-        "cell": "lstm", "encoder_layers": 1, "decoder_layers": 1, "d_model": 16,
+        "cell": "lstm", "bidirectional": True, "encoder_layers": 1,
+        "decoder_layers": 1, "d_model": 16,
         "attention": "dot", "attention_window": None, "feeding": "none",
         "dropout": 0.0, "dtype": "float32", "tied_embeddings": "all",
     },

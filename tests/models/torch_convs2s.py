@@ -35,8 +35,14 @@ class Layer(nn.Module):
         d, dilation = config.d_model, config.dilation(number)
         reach = dilation * (config.kernel_width - 1)
         self.padding = (reach, 0) if causal else (reach // 2, reach // 2)
-        convolution = nn.Conv1d(d, 2 * d, config.kernel_width, dilation=dilation)
-        self.convolution, self.dropout = weight_norm(convolution), config.dropout
+        width, self.dropout = config.kernel_width, config.dropout
+        if config.separable:
+            depthwise = nn.Conv1d(d, d, width, dilation=dilation, groups=d, bias=False)
+            self.depthwise = weight_norm(depthwise)
+            self.pointwise = weight_norm(nn.Linear(d, 2 * d))
+        else:
+            convolution = nn.Conv1d(d, 2 * d, width, dilation=dilation)
+            self.convolution = weight_norm(convolution)
         if causal:
             self.query, self.output = (weight_norm(nn.Linear(d, d)) for _ in range(2))
 
@@ -44,8 +50,12 @@ class Layer(nn.Module):
         y = F.dropout(x, self.dropout, self.training)
         if padding is not None:
             y = y.masked_fill(padding[..., None], 0)
-        y = self.convolution(F.pad(y.transpose(1, 2), self.padding))
-        y = F.glu(y, dim=1).transpose(1, 2)
+        y = F.pad(y.transpose(1, 2), self.padding)
+        if hasattr(self, "depthwise"):
+            y = self.pointwise(self.depthwise(y).transpose(1, 2))
+        else:
+            y = self.convolution(y).transpose(1, 2)
+        y = F.glu(y)
         if source:
             target, key, value, scores = source
             query = (self.query(y) + target) * HALF

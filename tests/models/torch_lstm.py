@@ -1,4 +1,4 @@
-"""The LSTM with attention of `configs/lstm.py` by PyTorch's own modules.
+"""The LSTM with attention of `configs/lstm.py` by PyTorch's own modules, or an RNN.
 
 It computes what `jaxformer.models.recurrent` does for rows of one sentence.
 """
@@ -12,19 +12,22 @@ from jaxformer.tokens import PAD
 
 
 class AttentionalLSTM(nn.Module):
-    """`nn.LSTM` layers with residual connections, and general attention."""
+    """`nn.LSTM` or `nn.RNN` layers with residual connections, and general attention."""
 
     def __init__(self, config: RecurrentConfig, vocabulary: int) -> None:
         super().__init__()
         d = config.d_model
         self.embedding = nn.Embedding(vocabulary, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
+        kind = {"lstm": nn.LSTM, "tanh": nn.RNN}[config.cell]
+        self.is_bidirectional = config.bidirectional
+        states = d // 2 if config.bidirectional else d
         self.encoder = nn.ModuleList(
-            nn.LSTM(d, d // 2, batch_first=True, bidirectional=True)
+            kind(d, states, batch_first=True, bidirectional=config.bidirectional)
             for _ in range(config.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            nn.LSTM(d, d, batch_first=True) for _ in range(config.decoder_layers)
+            kind(d, d, batch_first=True) for _ in range(config.decoder_layers)
         )
         self.start = nn.Linear(d, d)
         self.key = nn.Linear(d, d, bias=False)
@@ -40,8 +43,10 @@ class AttentionalLSTM(nn.Module):
         if padding is not None:
             index = (~padding).sum(1) - 1
             last = memory[torch.arange(len(memory)), index]
-        half = memory.shape[2] // 2
-        start = self.start(torch.cat([last[:, :half], first[:, half:]], 1)).tanh()
+        if self.is_bidirectional:
+            half = memory.shape[2] // 2
+            last = torch.cat([last[:, :half], first[:, half:]], 1)
+        start = self.start(last).tanh()
         states = self._run(self.decoder, target, None, start[None])
         mask = None if padding is None else ~padding[:, None]
         context = F.scaled_dot_product_attention(
@@ -66,7 +71,8 @@ class AttentionalLSTM(nn.Module):
                 inputs = nn.utils.rnn.pack_padded_sequence(
                     inputs, lengths, batch_first=True, enforce_sorted=False
                 )
-            y, _ = layer(inputs, None if start is None else (start, start))
+            is_lstm = isinstance(layer, nn.LSTM) and start is not None
+            y, _ = layer(inputs, (start, start) if is_lstm else start)
             if padding is not None:
                 y, _ = nn.utils.rnn.pad_packed_sequence(
                     y, batch_first=True, total_length=ids.shape[1]

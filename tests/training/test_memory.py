@@ -186,6 +186,7 @@ def test_the_microbatch_found_fits_and_twice_as_much_does_not():
         (Shape(8, 24, 32), SIZES),
         (Shape(1, 512, 256), SIZES | {"attention_window": 16}),
         (Shape(8, 24, 32), CONVOLUTIONAL),
+        (Shape(8, 24, 32), CONVOLUTIONAL | {"separable": True}),
         (Shape(8, 32, 32), SIZES | {"positions": "relative", "max_positions": 16}),
         (Shape(8, 64, 32), SIZES | {"encoder_projected_keys": 16}),
         (

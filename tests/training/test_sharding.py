@@ -46,10 +46,13 @@ CONVOLUTIONAL, RECURRENT = (
     {"architecture": name} for name in ("convolutional", "recurrent")
 )
 SSRU = {"decoder_self_attention": "ssru"}
+FORWARDS = {"bidirectional": False}
 WIDE = (  # one dimension of each matrix is d_model or half of it
     {"encoder_global_positions": 2, "attention_window": 4},
     SSRU,
     CONVOLUTIONAL,
+    CONVOLUTIONAL | {"separable": True},
+    RECURRENT | FORWARDS | {"cell": "tanh"},
     RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
     RECURRENT | {"attention": "local", "attention_window": 2},
 )
@@ -157,28 +160,29 @@ def test_state_is_born_where_it_belongs_with_the_same_values_on_every_mesh():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "axis", "split", "what", "size"),
+    ("changes", "axis", "split", "what", "size"),
     [
-        ("transformer", "tensor", 8, "data.vocab_size", 20),
-        ("transformer", "fsdp", 8, "model.d_model", 20),
-        ("transformer", "tensor", 8, "model.num_heads", 6),
-        ("transformer", "tensor", 8, "model.d_ff", 36),
-        ("convolutional", "fsdp", 8, "model.d_model", 20),
-        ("recurrent", "fsdp", 8, "half of model.d_model", 20),
-        ("recurrent", "fsdp", 4, "half of model.d_model", 20),
+        ({}, "tensor", 8, "data.vocab_size", 20),
+        ({}, "fsdp", 8, "model.d_model", 20),
+        ({}, "tensor", 8, "model.num_heads", 6),
+        ({}, "tensor", 8, "model.d_ff", 36),
+        (CONVOLUTIONAL, "fsdp", 8, "model.d_model", 20),
+        (RECURRENT, "fsdp", 8, "half of model.d_model", 20),
+        (RECURRENT, "fsdp", 4, "half of model.d_model", 20),
+        (RECURRENT | FORWARDS, "fsdp", 8, "model.d_model", 20),
     ],
 )
 def test_a_size_that_does_not_divide_is_refused_with_values_that_would_do(
-    architecture, axis, split, what, size
+    changes, axis, split, what, size
 ):
     """One sentence; each half of its advice is followed.
 
-    Each direction of a recurrent encoder has half of d_model.
+    Each direction of a bidirectional encoder has half of d_model.
     """
     key = what.removeprefix("half of ")
 
     def place(size, **axes):
-        model = make_model(architecture=architecture, **{key.partition(".")[2]: size})
+        model = make_model(**changes, **{key.partition(".")[2]: size})
         mesh = make_mesh(**{"data": -1, "fsdp": 1, "tensor": 1, **axes})
         abstract_state(mesh, init_of(model, OPTIMIZER))
 

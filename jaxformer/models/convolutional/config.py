@@ -22,6 +22,11 @@ class ConvolutionalConfig(Section, name="model"):
         "starts at 1 again (ByteNet: 16); ConvS2S: 1.",
         least=1, most=2**10,
     )  # fmt: skip
+    separable: bool = setting(
+        "Convolve each channel by itself, and mix channels by a linear map (Kaiser et "
+        "al. 2018), in place of ConvS2S's convolutions.",
+        earlier=False,
+    )
     tied_embeddings: str = tied_embeddings()
     dropout: float = setting(
         "Of embeddings, of inputs of convolutions and of the decoder's output.",

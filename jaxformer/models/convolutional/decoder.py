@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Float32
 
 from jaxformer.models.arrays import Columns, Ids, Integer, Sources, Table
 from jaxformer.models.convolutional.config import ConvolutionalConfig
-from jaxformer.models.convolutional.layers import HALF, normalise_weight
+from jaxformer.models.convolutional.layers import HALF, normalise_weight, weighted_sum
 from jaxformer.models.convolutional.network import ConvS2S
 from jaxformer.models.masks import MASKED
 from jaxformer.models.sequence_model import (
@@ -40,13 +40,23 @@ class Affine(NamedTuple):
         return self.weight @ x + self.bias[:, None]
 
 
+class Depthwise(NamedTuple):
+    """A convolution of each channel by itself, in the config's dtype."""
+
+    weight: Float[Array, "k D"]
+
+    def __call__(self, x: Float[Array, "inputs R"]) -> Columns:
+        inputs = x.reshape(*self.weight.shape, -1)
+        return weighted_sum(list(inputs), self.weight[..., None])
+
+
 class ConvolutionalWeights(NamedTuple):
     """Parameters, and the matrices of decoding."""
 
     params: Parameters
     embedding: Table  # in the config's dtype, of targets
     output: Table | None  # None: it is the embedding
-    maps: Mapping  # of the decoder, `Affine` by the names of its parameters
+    maps: Mapping  # of the decoder, by the names of its parameters
 
 
 class ConvolutionalMemory(NamedTuple):
@@ -71,10 +81,12 @@ class ConvolutionalDecoder:
     def weights(self, params: Parameters) -> ConvolutionalWeights:
         dtype = self.config.dtype
 
-        def arrange(node: Mapping) -> Mapping | Affine:
+        def arrange(node: Mapping) -> Mapping | Affine | Depthwise:
             if "kernel" not in node:
                 return {name: arrange(child) for name, child in node.items()}
             weight = normalise_weight(node["kernel"], node["scale"], dtype)
+            if "bias" not in node:
+                return Depthwise(weight)
             return Affine(weight.T, node["bias"].astype(dtype))
 
         maps = {k: v for k, v in params["decoder"].items() if k != "position_embedding"}
@@ -131,7 +143,11 @@ class ConvolutionalDecoder:
             layer = weights.maps[f"layer_{number}"]
             offsets = self.config.offsets("decoder", number)
             window, ring = _windows(x, ring, offsets, newest)
-            y = nn.glu(layer["convolution"](window), axis=0)
+            if self.config.separable:
+                y = layer["pointwise"](layer["depthwise"](window))
+            else:
+                y = layer["convolution"](window)
+            y = nn.glu(y, axis=0)
             maps = layer["attention"]
             query = (maps["query"](y) + embedded) * HALF
             y = (y + maps["output"](_attend(query, memory))) * HALF

@@ -21,13 +21,8 @@ from jaxformer.models.sequence_model import pad
 HALF = 0.5**0.5  # sums of two times this keep their variance (section 3.4)
 
 
-def windows(
-    x: Vectors, segments: Ids, offsets: Sequence[int]
-) -> Float[Array, "B L {len(offsets)}*D"]:
-    """Concatenate the inputs at some offsets of each position, zeros across borders.
-
-    The product with a matrix is a convolution of each segment padded with zeros.
-    """
+def neighbours(x: Vectors, segments: Ids, offsets: Sequence[int]) -> list[Vectors]:
+    """List the inputs at some offsets of each position, zeros across borders."""
 
     def shift(x: Shaped[Array, "B L *D"], offset: int) -> Shaped[Array, "B L *D"]:
         return pad(x, -offset, offset, axis=1)
@@ -36,8 +31,17 @@ def windows(
         is_inside = shift(segments, offset) == segments
         return jnp.where(is_inside[..., None], shift(x, offset), jnp.zeros_like(x))
 
-    parts = [shifted(offset) if offset else x for offset in offsets]
-    return jnp.concatenate(parts, axis=-1)
+    return [shifted(offset) if offset else x for offset in offsets]
+
+
+def windows(
+    x: Vectors, segments: Ids, offsets: Sequence[int]
+) -> Float[Array, "B L {len(offsets)}*D"]:
+    """Concatenate `neighbours`.
+
+    The product with a matrix is a convolution of each segment padded with zeros.
+    """
+    return jnp.concatenate(neighbours(x, segments, offsets), axis=-1)
 
 
 def normalise_weight(
@@ -53,33 +57,57 @@ def normalise_weight(
     return (direction * (scale[None] / norm)).astype(dtype)
 
 
-class ConvolutionalLinear(nn.Module):
-    """An affine map with weight normalisation.
-
-    Weights are drawn with variance `gain` / inputs, so that of the outputs is `gain`
-    times that of the inputs (section 3.5).
-    """
+class NormalisedWeight(nn.Module):
+    """Weights with weight normalisation, drawn with variance `gain` / inputs."""
 
     shape: Sequence[int]  # of the kernel; the last dimension is that of the outputs
     gain: float
     dtype: jnp.dtype
 
-    @nn.compact
-    def __call__(self, x: Float[Array, "B L inputs"]) -> Float[Array, "B L outputs"]:
+    def weight(self, *axes: str | None) -> Float[Array, "inputs outputs"]:
+        """Declare a kernel with axes of these names, and the norms of its outputs."""
         *inputs, outputs = self.shape
         named = nn.with_logical_partitioning
         init = nn.initializers.normal((self.gain / math.prod(inputs)) ** 0.5)
-        axes = (None,) * (len(inputs) - 1) + ("embed", None)
         kernel = self.param("kernel", named(init, axes), self.shape)
 
         def norms(key: RandomKey, shape: Sequence[int]) -> Float32[Array, " N"]:
             return jnp.linalg.norm(kernel.reshape(-1, *shape), axis=0)
 
         scale = self.param("scale", named(norms, (None,)), (outputs,))
-        zeros = named(nn.initializers.zeros, (None,))
-        bias = self.param("bias", zeros, (outputs,)).astype(self.dtype)
-        y = multiply(x, normalise_weight(kernel, scale, self.dtype), self.dtype)
-        return y + bias[None, None]
+        return normalise_weight(kernel, scale, self.dtype)
+
+
+class ConvolutionalLinear(NormalisedWeight):
+    """An affine map with weight normalisation.
+
+    The variance of the outputs is `gain` times that of the inputs (section 3.5).
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L inputs"]) -> Float[Array, "B L outputs"]:
+        weight = self.weight(*[None] * (len(self.shape) - 2), "embed", None)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (None,))
+        bias = self.param("bias", zeros, self.shape[-1:]).astype(self.dtype)
+        return multiply(x, weight, self.dtype) + bias[None, None]
+
+
+class DepthwiseConvolution(NormalisedWeight):
+    """A convolution of each channel by itself; the linear map after it has biases."""
+
+    @nn.compact
+    def __call__(self, inputs: list[Vectors]) -> Vectors:
+        """Weigh `neighbours`; sums are in float32."""
+        return weighted_sum(inputs, self.weight(None, "embed")[:, None, None])
+
+
+def weighted_sum(inputs: list[Floats], weights: Float[Array, "k ..."]) -> Floats:
+    """Add products of arrays and weights in float32; return the type of the arrays."""
+    products = [
+        each.astype(jnp.float32) * weight.astype(jnp.float32)
+        for each, weight in zip(inputs, weights, strict=True)
+    ]
+    return sum(products).astype(inputs[0].dtype)
 
 
 class ConvolutionalAttention(nn.Module):
@@ -121,11 +149,18 @@ class ConvolutionalLayer(nn.Module):
         """Apply the layer; `source` are further inputs of its attention."""
         config, d = self.config, x.shape[-1]
         y = Dropout(config.dropout, name="dropout")(x)
-        y = windows(y, segments, config.offsets(self.stack, self.number))
+        offsets = config.offsets(self.stack, self.number)
         # A gate passes a fourth of the variance; dropout has raised it (section 3.5).
-        gain = 4 * (1 - config.dropout)
-        shape, dtype = (config.kernel_width, d, 2 * d), jnp.dtype(config.dtype)
-        y = nn.glu(ConvolutionalLinear(shape, gain, dtype, name="convolution")(y))
+        gain, dtype = 4 * (1 - config.dropout), jnp.dtype(config.dtype)
+        if config.separable:
+            size = (config.kernel_width, d), 1.0, dtype
+            y = neighbours(y, segments, offsets)
+            y = DepthwiseConvolution(*size, name="depthwise")(y)
+            y = ConvolutionalLinear((d, 2 * d), gain, dtype, name="pointwise")(y)
+        else:
+            shape, y = (config.kernel_width, d, 2 * d), windows(y, segments, offsets)
+            y = ConvolutionalLinear(shape, gain, dtype, name="convolution")(y)
+        y = nn.glu(y)
         if source:
             y = (
                 y + ConvolutionalAttention(config, name="attention")(y, *source)

@@ -10,7 +10,7 @@ from jaxformer.batch import Batch
 from jaxformer.models.arrays import Flags, RandomKey
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
-from jaxformer.models.convolutional.layers import ConvolutionalLinear
+from jaxformer.models.convolutional.layers import NormalisedWeight
 from jaxformer.models.convolutional.network import ConvS2S
 from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_maps
@@ -18,7 +18,7 @@ from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_map
 
 @dataclass(frozen=True)
 class ConvolutionalModel(LinenModel):
-    """Gehring et al. (2017), also with dilated convolutions."""
+    """Gehring et al. (2017), also with dilated and separable convolutions."""
 
     config: ConvolutionalConfig
     network_type: ClassVar = ConvS2S
@@ -38,7 +38,7 @@ class ConvolutionalModel(LinenModel):
 
         def keep(function, args, kwargs, context):
             output = function(*args, **kwargs)
-            if isinstance(context.module, ConvolutionalLinear):
+            if isinstance(context.module, NormalisedWeight):
                 found["/".join(context.module.path)] = jnp.isfinite(output).all()
             return output
 
@@ -49,11 +49,14 @@ class ConvolutionalModel(LinenModel):
     def flops(self, rows: int, source: int, target: int) -> int:
         """Count two operations for each weight and position forward, four backward."""
         config, square = self.config, self.d_model**2
-        of_source = 2 * config.kernel_width * config.encoder_layers + 2
-        of_target = (2 * config.kernel_width + 2) * config.decoder_layers + 2
+        convolution = 2 * config.kernel_width * square
+        if config.separable:
+            convolution = config.kernel_width * self.d_model + 2 * square
+        of_source = convolution * config.encoder_layers + 2 * square
+        of_target = (convolution + 2 * square) * config.decoder_layers + 2 * square
         scores = 2 * config.decoder_layers * target * source * self.d_model
         logits = target * self.d_model * self.vocab_size
-        weights = square * (source * of_source + target * of_target) + logits
+        weights = source * of_source + target * of_target + logits
         return 6 * rows * (weights + scores)
 
     def activations(self, rows: int, source: int, target: int) -> int:

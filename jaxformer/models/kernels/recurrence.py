@@ -22,6 +22,11 @@ def product_of_output(matrix: Matrix, state: State) -> Float32[Array, "*B GH"]:
     return jnp.matmul(output, matrix, preferred_element_type=jnp.float32)
 
 
+def begin(matrix: Matrix, start: Float32[Array, "*B H"]) -> State:
+    """Begin with `start` as output and, in an LSTM (four gates), as memory."""
+    return (start,) * (2 if matrix.shape[1] == 4 * len(matrix) else 1)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 5))
 def loop(
     gate: Gate, matrix: Matrix, bias: Bias, x: Inputs, starts: Starts, is_reverse: bool
@@ -56,8 +61,7 @@ def _scan(
         state = gate(x, own, before, bias)
         return state, keep(state[0].astype(x.dtype), own.astype(x.dtype), before)
 
-    zeros = jnp.zeros((x.shape[1], len(matrix)))
-    first = (zeros,) * (2 if bias is None else 1)
+    first = begin(matrix, jnp.zeros((x.shape[1], len(matrix))))
     return jax.lax.scan(step, first, (x, starts), reverse=is_reverse)[1]
 
 

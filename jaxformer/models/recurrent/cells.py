@@ -14,7 +14,7 @@ from jaxformer.models.arrays import RandomKey, Vectors
 from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.kernels.recurrence import State, loop, product_of_output
 
-GATES = {"lstm": 4, "gru": 3}
+GATES = {"lstm": 4, "gru": 3, "tanh": 1}
 
 
 class CellWeights(NamedTuple):
@@ -96,8 +96,14 @@ def gate(
     state: State,
     bias: Float32[Array, " H"] | None,
 ) -> State:
-    """Compute a cell of torch.nn.LSTM or, with the bias of its reset part, nn.GRU."""
+    """Compute a cell of torch.nn.LSTM, torch.nn.GRU or torch.nn.RNN.
+
+    The GRU has a bias of the part that is reset; the RNN, tanh(W x + U h + b), has a
+    state without memory.
+    """
     x, own = x.astype(jnp.float32), own.astype(jnp.float32)
+    if bias is None and len(state) == 1:
+        return (jnp.tanh(x + own),)
     if bias is None:
         into, forget, new, out = jnp.split(x + own, 4, axis=-1)
         memory = nn.sigmoid(forget) * state[1] + nn.sigmoid(into) * jnp.tanh(new)
@@ -112,11 +118,6 @@ def gate(
 def along(vector: Float[Array, " H"], x: Float[Array, "..."]) -> Float[Array, "... H"]:
     """Shape a vector as the last axis of x, in x's type."""
     return vector.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-def begin(cell: CellWeights, start: Float32[Array, "*B H"]) -> State:
-    """Begin with `start` as output and, in an LSTM, as memory."""
-    return (start,) * (2 if cell.new_bias is None else 1)
 
 
 def recur(

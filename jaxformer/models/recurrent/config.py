@@ -10,13 +10,18 @@ from jaxformer.system.errors import InputError
 class RecurrentConfig(Section, name="model"):
     """The choices by which published recurrent models differ."""
 
-    halves = True  # each direction of the encoder has half of d_model
     architecture: str = setting("Kind of model.", choices=("recurrent",))
-    cell: str = setting("Cell of all layers.", choices=("lstm", "gru"))
+    cell: str = setting("Cell of all layers.", choices=("lstm", "gru", "tanh"))
+    bidirectional: bool = setting(
+        "Give half of the encoder's width to layers that read backwards; False: all "
+        "layers read forwards.",
+        earlier=True,
+    )
     encoder_layers: int = setting("Layers of the encoder.", least=1, most=100)
     decoder_layers: int = setting("Layers of the decoder.", least=1, most=100)
     d_model: int = setting(
-        "Width of embeddings and states; half of it in each direction of the encoder.",
+        "Width of embeddings and states; half of it in each direction of a "
+        "bidirectional encoder.",
         least=2, most=2**16,
     )  # fmt: skip
     attention: str = setting(
@@ -47,8 +52,11 @@ class RecurrentConfig(Section, name="model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model % 2:
-            raise InputError(f"model.d_model is {self.d_model}; it must be even")
+        if self.bidirectional and self.d_model % 2:
+            raise InputError(
+                f"model.d_model is {self.d_model}; it must be even, or set "
+                "model.bidirectional=False"
+            )
         if (self.attention == "local") != (self.attention_window is not None):
             raise InputError(
                 f"model.attention is {self.attention} and model.attention_window is "
@@ -60,6 +68,10 @@ class RecurrentConfig(Section, name="model"):
                 "model.feeding is attentional and model.attention is none; choose an "
                 "attention, or feeding none or context"
             )
+
+    @property
+    def halves(self) -> bool:
+        return self.bidirectional
 
     @property
     def loops_over_attention(self) -> bool:

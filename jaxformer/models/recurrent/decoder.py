@@ -56,7 +56,7 @@ class RecurrentDecoder:
             {"params": weights.params}, source, is_real.astype(jnp.int32),
             method="encode",
         )  # fmt: skip
-        start = start_of(weights.decoder, memory, is_real[:, None])
+        start = start_of(self.config, weights.decoder, memory, is_real[:, None])
         return RecurrentMemory(
             source_of(weights.decoder.attention, memory), is_real, start
         )

@@ -17,7 +17,7 @@ from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_map
 
 @dataclass(frozen=True)
 class RecurrentModel(LinenModel):
-    """Encoder and decoder of LSTMs or GRUs, with attention or without."""
+    """Encoder and decoder of LSTMs, GRUs or tanh cells, with attention or without."""
 
     config: RecurrentConfig
     network_type: ClassVar = Recurrent
@@ -42,8 +42,9 @@ class RecurrentModel(LinenModel):
         """Count two operations for each weight and position forward, four backward."""
         config, d = self.config, self.d_model
         gates, kind = GATES[config.cell], config.attention
-        # An encoder's layer has two directions of D inputs and D / 2 states.
-        of_source = config.encoder_layers * gates * (d + d // 2) * d
+        # An encoder's layer has D inputs and D states, or twice D / 2 of them.
+        states = d // (1 + config.bidirectional)
+        of_source = config.encoder_layers * gates * (d + states) * d
         of_target = config.decoder_layers * gates * 2 * d * d + d * d
         of_target += d * self.vocab_size
         of_target += (config.feeding != "none") * gates * d * d
@@ -53,7 +54,7 @@ class RecurrentModel(LinenModel):
             of_target += 2 * d * d + (kind in ("additive", "local")) * d * d
             of_target += (kind == "local") * d
             scores = 2 * d
-        start = 2 * (d // 2) * source  # a product chooses the final states
+        start = d * source  # a product chooses the final states
         positions = source * of_source + target * (of_target + source * scores + start)
         return 6 * rows * positions
 

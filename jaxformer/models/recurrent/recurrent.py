@@ -1,7 +1,7 @@
 """Recurrent encoder and decoder on whole targets, as a Linen module.
 
-The encoder's layers are bidirectional. From the second layer on, inputs are added to
-outputs (Wu et al. 2016). State begins anew at each segment of a packed row.
+From the second layer on, inputs are added to outputs (Wu et al. 2016). State begins
+anew at each segment of a packed row.
 """
 
 import functools
@@ -35,7 +35,7 @@ from jaxformer.models.sequence_model import Features, batch_logits
 
 
 class EncoderLayer(nn.Module):
-    """Two layers side by side, of which one reads backwards."""
+    """A layer that reads forwards and, if bidirectional, one that reads backwards."""
 
     config: RecurrentConfig
     rematerialise: bool
@@ -43,12 +43,14 @@ class EncoderLayer(nn.Module):
     @nn.compact
     def __call__(self, x: Vectors, segments: Ids) -> Vectors:
         config, d = self.config, x.shape[-1]
-        is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
-        starts = {"forward": starts_of_segments(segments), "backward": is_end}
-        outputs = []
+        starts = {"forward": starts_of_segments(segments)}
+        if config.bidirectional:
+            is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
+            starts["backward"] = is_end
+        axis, outputs = "half_embed" if config.halves else "embed", []
         for name, is_start in starts.items():
-            size = d, d // 2, jnp.dtype(config.dtype)
-            cell = Cell(config.cell, *size, state_axis="half_embed", name=name)()
+            size = d, d // len(starts), jnp.dtype(config.dtype)
+            cell = Cell(config.cell, *size, state_axis=axis, name=name)()
             layer = recurrence(self.rematerialise, is_reverse=name == "backward")
             outputs.append(layer(cell, x, is_start))
         return jnp.concatenate(outputs, axis=-1)
@@ -102,7 +104,7 @@ class Recurrent(nn.Module):
         encoded = self.encoder(source, batch.source_segments)
         mask = segment_mask(batch.target_segments, batch.source_segments)[:, 0]
         weights = self.decoder()
-        start = start_of(weights, encoded[-1], mask)
+        start = start_of(config, weights, encoded[-1], mask)
         source = source_of(weights.attention, encoded[-1])
         decode = self._step_by_step if config.loops_over_attention else self._by_layers
         is_start = starts_of_segments(batch.target_segments)
@@ -191,19 +193,24 @@ def restart(past: Past, is_start: Bool[Array, "B N"], first: Past) -> Past:
 
 
 def start_of(
-    weights: DecoderWeights, memory: Sources, mask: Bool[Array, "B T S"]
+    config: RecurrentConfig,
+    weights: DecoderWeights,
+    memory: Sources,
+    mask: Bool[Array, "B T S"],
 ) -> Float32[Array, "B T D"]:
     """Compute the decoder's first state of each target position's sentence.
 
-    It is tanh(W h + b) of the encoder's final states in both directions (Bahdanau et
+    It is tanh(W h + b) of the encoder's final states in its directions (Bahdanau et
     al. 2015, A.2.2).
     """
-    length, half = memory.shape[1], memory.shape[2] // 2
-    first = mask.argmax(axis=-1)
-    last = length - 1 - jnp.flip(mask, -1).argmax(axis=-1)
+    length = memory.shape[1]
+    indices = [length - 1 - jnp.flip(mask, -1).argmax(axis=-1)]  # the last tokens
+    if config.bidirectional:
+        indices.append(mask.argmax(axis=-1))
+    parts = jnp.split(memory, len(indices), axis=-1)
     finals = [
         jax.nn.one_hot(index, length, dtype=memory.dtype) @ part
-        for index, part in ((last, memory[..., :half]), (first, memory[..., half:]))
+        for index, part in zip(indices, parts, strict=True)
     ]
     finals = jnp.concatenate(finals, axis=-1)
     start = multiply(finals, weights.start, finals.dtype)

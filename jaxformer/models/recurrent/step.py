@@ -7,6 +7,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32
 
 from jaxformer.models.arrays import Floats, Targets, Vectors
+from jaxformer.models.kernels.recurrence import begin
 from jaxformer.models.recurrent.attention import RecurrentAttention, Source, attend
 from jaxformer.models.recurrent.cells import (
     Cell,
@@ -14,7 +15,6 @@ from jaxformer.models.recurrent.cells import (
     Kernel,
     State,
     along,
-    begin,
     update,
 )
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -78,7 +78,7 @@ def first_past(
 ) -> Past:
     """Begin sentences; `start` is the first state of all layers."""
     fed = {"none": None, "attentional": jnp.zeros_like(start), "context": start}
-    states = [begin(cell, start) for cell in weights.layers]
+    states = [begin(cell.recurrent, start) for cell in weights.layers]
     return Past(states, fed[config.feeding])
 
 

@@ -112,15 +112,15 @@ def test_rows_of_a_table():
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])
-@pytest.mark.parametrize("gates", [4, 3])
+@pytest.mark.parametrize("gates", [4, 3, 1])
 def test_the_loop_of_a_recurrent_layer(gates, is_reverse):
-    """An LSTM and a GRU, with states that begin anew."""
+    """An LSTM, a GRU and a tanh cell, with states that begin anew."""
     length, rows, width = 5, 2, 3
     is_start = jnp.asarray(DRAW.random((length, rows, 1)) < 0.4)
     bias = draw(width) if gates == 3 else None
 
     def plain(recurrent, bias, x, start):
-        state = (jnp.zeros((rows, width)),) * (gates - 2)
+        state = (jnp.zeros((rows, width)),) * (2 if gates == 4 else 1)
         found = [None] * length
         for t in reversed(range(length)) if is_reverse else range(length):
             state = tuple(jnp.where(is_start[t], start[t], each) for each in state)
