@@ -47,7 +47,8 @@ MODELS = {
         ("vocab.spm", "vocab.spm"),
     ),
     "two_vocabularies": (
-        f"--enc-depth 1 --dec-depth 2 --tied-embeddings {PRE_NORM}",
+        # Marian decodes its own pre-norm self-attention without the norm of keys.
+        f"--enc-depth 1 --dec-depth 2 --tied-embeddings {POST_NORM}",
         ("source.spm", "target.spm"),
     ),
     "untied": (

