@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxformer.models.kernels.fused_attention import device_of_program
 from jaxformer.models.sequence_model import pad
 
 States = Float[Array, "B L D"]
@@ -20,12 +21,17 @@ def linear_recurrence(factor: States, added: States) -> States:
 
 
 def _scan(factor: States, added: States, *, is_reverse: bool) -> States:
-    """Scan in log2(L) steps on accelerators; on CPUs a loop is three times as fast."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
+    """Scan in log2(L) levels on accelerators, and position by position on CPUs.
+
+    The loop is three times as fast as the levels on CPUs, and takes three times as long
+    on a TPU v5e, by its compiler.
+    """
+    device = device_of_program()
     if device is not None and device.platform != "cpu":
-        combine = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
-        both = factor, added
-        return jax.lax.associative_scan(combine, both, axis=1, reverse=is_reverse)[1]
+        return jax.lax.associative_scan(
+            lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (factor, added),
+            axis=1, reverse=is_reverse,
+        )[1]  # fmt: skip
 
     def step(state: Float[Array, "B D"], inputs: tuple) -> tuple:
         state = inputs[0] * state + inputs[1]
