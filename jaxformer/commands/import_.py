@@ -10,7 +10,6 @@ and trains on.
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +72,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     return {**found, "direction": direction}
 
 
-def _tags(data: Mapping[str, Any], tags: Sequence[str]) -> dict[str, str]:
+def _tags(data: Mapping[str, object], tags: Sequence[str]) -> dict[str, str]:
     """Return the tags of a corpus's languages, where a model has any and none is given.
 
     Raises InputError for a language that the model lacks.
@@ -82,6 +81,6 @@ def _tags(data: Mapping[str, Any], tags: Sequence[str]) -> dict[str, str]:
         return {}
     sides = {"tag": "source_language", "target_tag": "target_language"}
     return {
-        key: data.get(key) or tag_of_language(tags, data.get(side, ""), f"data.{side}")
+        key: data.get(key) or tag_of_language(tags, str(data[side]), f"data.{side}")
         for key, side in sides.items()
     }

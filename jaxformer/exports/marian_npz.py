@@ -11,13 +11,19 @@ our PAD and BOS are additional ids, and a bias of the logits makes them improbab
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports.huggingface import Checkpoint, Json, UnsupportedError
+from jaxformer.exports.huggingface import (
+    Checkpoint,
+    Fields,
+    Json,
+    UnsupportedError,
+)
 from jaxformer.exports.parameters import flat, nested, require_fields
 from jaxformer.models.transformer.config import BIASES
 from jaxformer.system.errors import InputError, packages_of
@@ -74,7 +80,7 @@ class Leaf(NamedTuple):
     matrix: tuple[int, int]  # theirs
 
 
-def leaves(fields: Mapping[str, Any]) -> Iterator[Leaf]:
+def leaves(fields: Fields) -> Iterator[Leaf]:
     """Yield each parameter of the layers of a `TransformerConfig` of these fields."""
     d, f = fields["d_model"], fields["d_ff"]
     heads = fields["num_heads"], fields["d_k"]
@@ -151,7 +157,7 @@ def read_npz(folder: Path) -> Checkpoint:
     return Checkpoint(model, params, [pieces for pieces, _ in vocabularies], models)
 
 
-def _yaml(yaml: Any, content: bytes, name: str) -> Json:
+def _yaml(yaml: ModuleType, content: bytes, name: str) -> Json:
     try:
         text = content.decode().rstrip("\0")
         values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -215,7 +221,7 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
 
 
 def _vocabularies(
-    yaml: Any, folder: Path, paths: Sequence[Path]
+    yaml: ModuleType, folder: Path, paths: Sequence[Path]
 ) -> tuple[list[tuple[list[str], list[int]]], list[Path]]:
     """Return of each vocabulary the pieces by our ids, and their ids of ours.
 
