@@ -53,14 +53,17 @@ def run(
     _, text = read_text(whole, source, reference, split, found.tag)
     translator.require_fit(*text)
     arrays, code_of = {}, this.tokenizer.language_code
+    encoders = this.tokenizer.encode, this.tokenizer.for_target("").encode_target
     given = list(read_lines(source)) if source else None
     pairs = track(zip(*text, strict=True), "aligning", len(text.sources), unit="pairs")
     for line, pair in enumerate(pairs):
         maps = translator.attention(*pair)
         links = maps.alignment()
         if units == "words":
-            encoders = this.tokenizer.encode, this.tokenizer.encode_target
-            links = word_links(links, pair, maps[:2], encoders)
+            tags = len(maps.target) - len(encoders[1](pair[1:])[0])  # 0 or 1, no word
+            pieces = maps.source, maps.target[tags:]
+            links = [(s, t - tags) for s, t in links]
+            links = word_links(links, pair, pieces, encoders)
             if code_of(pair[0]) and not (given and code_of(given[line])):  # added
                 links = [(s - 1, t) for s, t in links if s]
         print_lines([pharaoh(links)])

@@ -80,7 +80,7 @@ def evaluate(
     `comet` is as for `open_choice`.
     """
     translator = open_translator(run, models, options, comet)
-    pairs = tokenize_pairs(run.tokenizer, text)
+    pairs = tokenize_pairs(translator.tokenizer, text)
     evaluator = Evaluator(run.model, run.config, text, pairs, lambda _: translator)
     done = evaluator(translator.params[0], under_all=True)
     if models.ensemble:  # the loss is that of the first model

@@ -57,14 +57,16 @@ def run(
     )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
-    if json:
+    given = len(this.tokenizer.encode_target([""])[0]) - 1  # a tag, whose log P is 0
+    if json or given:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
             sums["tokens"] += len(score.pieces)
             sums["nll"] -= score.log_probability
             found |= score._asdict()
-            print_lines([json_format.dumps(found, ensure_ascii=False)])
+            if json:
+                print_lines([json_format.dumps(found, ensure_ascii=False)])
     elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
         sums = PairScorer(this.model, this.config, tokens)(params)

@@ -6,7 +6,7 @@ from functools import partial
 
 from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.decoding.options import TranslateRequest
+from jaxformer.decoding.options import TranslateOptions, TranslateRequest
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.evaluator import Evaluator
 from jaxformer.runs.open import make_translator
@@ -58,18 +58,27 @@ class Job:
 def make_dev_evaluators(
     run: Run, prepared: PreparedCorpus, check_stop: Callable[[], None]
 ) -> dict[str, Evaluator]:
-    """Make the evaluators of the validation texts by name; they share a translator."""
-    evaluators: dict[str, Evaluator] = {}
-    options = TranslateRequest().resolve(run.config)
+    """Make the evaluators of the validation texts by name.
 
-    def translator(params: Parameters) -> Translator:
-        made = (each.translator for each in evaluators.values() if each.translator)
-        return next(made, None) or make_translator(run, params, options)
+    Those to one language share a translator.
+    """
+    evaluators: dict[str, Evaluator] = {}
+
+    def translator(options: TranslateOptions, params: Parameters) -> Translator:
+        made = (each.translator for each in evaluators.values())
+        alike = (each for each in made if each and each.options == options)
+        return next(alike, None) or make_translator(run, params, options)
 
     for name, dev in prepared.dev.items():
-        config = dataclasses.replace(run.config, data=run.config.data.dev_texts[name])
-        text = Text(dev.source, dev.target)
+        data = run.config.data.dev_texts[name]
+        tag = {"target_tag": data.target_tag}
+        make = partial(translator, TranslateRequest(tag).resolve(run.config))
         evaluators[name] = Evaluator(
-            run.model, config, text, dev.pairs, translator, check_stop
+            run.model,
+            dataclasses.replace(run.config, data=data),
+            Text(dev.source, dev.target),
+            dev.pairs,
+            make,
+            check_stop,
         )
     return evaluators

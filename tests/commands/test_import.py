@@ -130,3 +130,61 @@ def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path, transf
     assert after["nll"] < 0.5 * -before["log_probability"] / before["tokens"]
     report = json.loads((workdir / "corpus" / "report.json").read_text())
     assert [report["train"][side]["unknown"] for side in ("source", "target")] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_told_the_target_language(
+    command, import_, toy, tmp_path, transformers
+):
+    """The tag of targets is given: it is in no text, and no score counts it."""
+    workdir, nllb = tmp_path / "run", tmp_path / "nllb"
+    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
+    transformers("make_m2m100", nllb, "".join(text).splitlines(), is_nllb=True)
+    flags = config_flags("training", steps=3, save_every=3, eval_every=3)
+    assert import_(workdir, nllb, *flags).code == 0
+    data = json.loads((workdir / "config.json").read_text())["config"]["data"]
+    assert (data["tag"], data["target_tag"]) == (">>eng_Latn<<", ">>deu_Latn<<")
+    assert command("train", workdir=workdir).result["step"] == 3
+    report = json.loads((workdir / "corpus" / "report.json").read_text())
+    assert report["train"]["dropped"]["empty"] == 0
+    found = command("translate", "--json", workdir=workdir, stdin=toy.test).lines
+    best = [json.loads(line)["hypotheses"][0] for line in found]
+    assert {each["pieces"][0] for each in best} == {">>deu_Latn<<"}
+    assert not any(">>" in each["text"] for each in best)
+    hypotheses = tmp_path / "found.jsonl"
+    hypotheses.write_text("".join(f"{line}\n" for line in found))
+    again = command("score", "--json", f"--reference={hypotheses}", workdir=workdir)
+    scores = [json.loads(line)["log_probability"] for line in again.lines[:-1]]
+    expected = [each["log_probability"] for each in best]
+    assert scores == pytest.approx(expected, abs=1e-3)
+    pairs = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
+    sums = [command("score", *how, *pairs, workdir=workdir) for how in ([], ["--json"])]
+    assert sums[0].result == json.loads(sums[1].lines[-1]) | {
+        "seconds": sums[0].result["seconds"]
+    }
+    lines = command("align", *pairs, workdir=workdir).lines
+    words = [len(line.split()) for line in pairs_of_dev(toy)]
+    for line, count in zip(lines, words, strict=True):
+        links = [link.split("-") for link in line.split()]
+        assert max(int(target) for _, target in links) == count - 1
+    other = command(
+        "translate", "--target_tag=>>eng_Latn<<", workdir=workdir, stdin="a"
+    )
+    assert other.code == 0
+    unknown = command(
+        "translate", "--target_tag=>>fra_Latn<<", workdir=workdir, stdin="a"
+    )
+    assert "has no tag '>>fra_Latn<<' for targets" in unknown.complaint
+    folder = tmp_path / "exported"
+    assert (
+        command(
+            "export", "--format=huggingface", f"--output={folder}", workdir=workdir
+        ).code
+        == 0
+    )
+    card = (folder / "README.md").read_text()
+    assert 'SOURCE, TARGET = ">>eng_Latn<<", ">>deu_Latn<<"' in card
+
+
+def pairs_of_dev(toy):
+    return (toy.directory / "dev.de").read_text().splitlines()
