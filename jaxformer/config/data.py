@@ -179,6 +179,10 @@ class DataConfig(Section, name="data"):
                 "that all versions would be equal; set data.subword_sampling, or "
                 "data.versions=None"
             )
+        if self.subword_sampling is not None and self.target_tag:
+            raise InputError(
+                "data.subword_sampling has no place for data.target_tag; leave one out"
+            )
         has_columns = self.corpora or self.corpus in ("jsonl", "parquet")
         if len(self.columns) not in (0, 2) or (self.columns and not has_columns):
             raise InputError(

@@ -20,7 +20,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
 from jaxformer.exports.huggingface import Checkpoint, UnsupportedError
 from jaxformer.exports.parameters import require_fields
-from jaxformer.system.errors import InputError, packages_of
+from jaxformer.system.errors import InputError, did_you_mean, packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 MODEL = "sentencepiece.bpe.model"
@@ -186,8 +186,9 @@ def tag_of_language(tags: Sequence[str], code: str, key: str) -> str:
     found = [tag for name, tag in names.items() if language_and_script(name) == wanted]
     if len(found) != 1:
         which = "several of its" if found else "none of its"
-        known = ", ".join(sorted(name for name in names)[:200])
+        near = did_you_mean(code, names, f"such as {next(iter(names))}")
         raise InputError(
-            f"{key}={code} is {which} languages; write it as the model does: {known}"
+            f"{key}={code} is {which} languages, which are written as in its tokeniser"
+            f"{near}"
         )
     return found[0]
