@@ -57,8 +57,8 @@ def run(
     )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
-    given = len(this.tokenizer.encode_target([""])[0]) - 1  # a tag, whose log P is 0
-    if json or given:
+    tags = len(this.tokenizer.encode_target([""])[0]) - 1  # given, so log P is 0
+    if json or tags:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
