@@ -81,6 +81,7 @@ class Translator:
         min_length: int = 0,
         seed: int = 0,
         tag: str | None = None,
+        target_tag: str | None = None,
         max_source_length: int | None = None,
         long_lines: str = "split",
         split_sentences: bool = True,
@@ -323,6 +324,7 @@ def evaluate(
     beam_size: int | None = None,
     alpha: float | None = None,
     tag: str | None = None,
+    target_tag: str | None = None,
 ) -> EvaluateResult:
     """Translate and score a split, or two files, as `jaxformer evaluate` does.
 

@@ -1,9 +1,9 @@
 """The peers of benchmarks/decode.py: functions from lines to translated lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.models import Sizes, device_name
 from jaxformer.decoding.options import TranslateOptions
@@ -18,6 +18,7 @@ class Numbers:
     """A tokeniser whose sentences are numbers, each of which is an id."""
 
     source_model = target_model = b"no SentencePiece model"
+    files: ClassVar[Mapping[str, bytes]] = {}
 
     def __init__(self, vocabulary: int) -> None:
         self.vocab_size = self.source_vocab_size = vocabulary

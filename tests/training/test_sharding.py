@@ -115,7 +115,9 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
     for box in jax.tree.leaves(params, is_leaf=lambda leaf: hasattr(leaf, "names")):
         assert len(box.names) == len(box.value.shape)
         names.update(box.names)
-    assert ("position" in names) == (changes in (EVERYTHING, PROJECTED, CONVOLUTIONAL))
+    has_table = changes in (EVERYTHING, PROJECTED)
+    has_table |= changes.get("architecture") == "convolutional"
+    assert ("position" in names) == has_table
     assert names - {None} <= LOGICAL_AXES.keys()
 
 
