@@ -14,6 +14,11 @@ def segment_mask(
     return (same & (key_segments[:, None, :] != 0))[:, None]
 
 
+def segment_lengths(segments: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Count the tokens of each token's own sentence; 0 for padding."""
+    return segment_mask(segments, segments)[:, 0].sum(axis=-1)
+
+
 def causal_mask(length: int) -> Bool[Array, "1 1 {length} {length}"]:
     """Let position t see positions <= t (section 3.2.3)."""
     return jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))

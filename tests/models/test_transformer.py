@@ -103,7 +103,8 @@ def test_the_first_memory_tells_sources_and_their_tokens_apart():
         params = nn.unbox(model.init(jax.random.key(0)))
         source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, 500)
         ones = jnp.ones_like(source)
-        return params, model.apply(params, source, ones, method="encode")
+        encoded, _ = model.apply(params, source, ones, method="encode")
+        return params, encoded.states
 
     params, memory = encode()
     # Times sqrt(d_model) an embedding has the scale of a position.

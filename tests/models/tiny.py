@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from jaxformer.config.settings import Section
 from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.hybrid.config import SHARED
 from jaxformer.models.sequence_model import Model, Parameters
 
 VOCABULARY = 24
@@ -35,6 +36,21 @@ VALUES = {
         "dropout": 0.0, "dtype": "float32", "tied_embeddings": "all",
     },
 }  # fmt: skip
+
+
+def side_of(side: str, architecture: str, **changes) -> dict:
+    """The keys of a hybrid's encoder or decoder."""
+    other = {"encoder": "decoder", "decoder": "encoder"}[side]
+    left_out = {*SHARED, *config_type(architecture).of_side[other]}
+    values = {k: v for k, v in VALUES[architecture].items() if k not in left_out}
+    return {"architecture": architecture} | values | changes
+
+
+VALUES["hybrid"] = {
+    "encoder": side_of("encoder", "transformer"),
+    "decoder": side_of("decoder", "recurrent"),
+    **{key: VALUES["recurrent"][key] for key in SHARED},
+}
 
 
 def config_of(architecture: str = "transformer", **changes) -> Section:
