@@ -14,7 +14,7 @@ from jaxformer.batch import Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
 from jaxformer.models.transformer import cached_attention
 from jaxformer.tokens import BOS, EOS, PAD
-from tests.models.tiny import VOCABULARY, model_of, params_of
+from tests.models.tiny import HYBRIDS, VOCABULARY, model_of, params_of
 
 PUBLISHED = {"biases": "all", "activation": "swish"}
 recurrent_of = functools.partial(model_of, architecture="recurrent")
@@ -62,6 +62,7 @@ MODELS = {
         positions="rotary", d_k=6, attention_window=4, norm_first=True
     ),
     "ssru": model_of(decoder_layers=2, decoder_self_attention="ssru", **PUBLISHED),
+    **{name: model_of(**changes) for name, changes in HYBRIDS.items()},
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32

@@ -46,11 +46,49 @@ def side_of(side: str, architecture: str, **changes) -> dict:
     return {"architecture": architecture} | values | changes
 
 
+def sides_of(encoder: str, decoder: str, source: dict, target: dict) -> dict:
+    """The keys by which a hybrid differs from that of VALUES."""
+    return {
+        "architecture": "hybrid",
+        "encoder": side_of("encoder", encoder, **source),
+        "decoder": side_of("decoder", decoder, **target),
+    }
+
+
 VALUES["hybrid"] = {
-    "encoder": side_of("encoder", "transformer"),
-    "decoder": side_of("decoder", "recurrent"),
+    **sides_of("transformer", "recurrent", {}, {}),
     **{key: VALUES["recurrent"][key] for key in SHARED},
 }
+# A hybrid of each two kinds, in one of their variants.
+HYBRIDS = {
+    f"{source} to {target}": sides_of(source, target, *changes)
+    for source, target, *changes in (
+        (
+            "transformer", "recurrent", {"positions": "learned", "biases": "all"},
+            {"attention": "additive", "feeding": "context", "cell": "gru"},
+        ),
+        (
+            "transformer", "convolutional", {"attention_window": 2},
+            {"decoder_layers": 2, "max_dilation": 2},
+        ),
+        (
+            "recurrent", "transformer", {"cell": "gru"},
+            {"decoder_self_attention": "ssru", "biases": "all"},
+        ),
+        (
+            "recurrent", "convolutional", {"bidirectional": False},
+            {"separable": True},
+        ),
+        (
+            "convolutional", "transformer", {"separable": True},
+            {"decoder_layers": 2, "positions": "rotary"},
+        ),
+        (
+            "convolutional", "recurrent", {"encoder_layers": 2},
+            {"attention": "none", "feeding": "context"},
+        ),
+    )
+}  # fmt: skip
 
 
 def config_of(architecture: str = "transformer", **changes) -> Section:

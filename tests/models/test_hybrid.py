@@ -1,0 +1,167 @@
+"""Hybrids: the halves of two models, and what each gives to the other."""
+
+from dataclasses import asdict, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.models.hybrid.model import NAMES
+from jaxformer.models.sequence_model import parameter_count
+from jaxformer.system.errors import InputError
+from tests.models import tiny
+from tests.models.test_transformer import BATCH, PACKED
+from tests.models.tiny import HYBRIDS, config_of, model_of, params_of, shapes_of
+
+PURE = {
+    "transformer": {"positions": "learned", "biases": "all", "layers": 2},
+    "recurrent": {"attention": "general", "encoder_layers": 2},
+    "convolutional": {"decoder_layers": 2},
+}
+
+
+def hybrid_of(source, target):
+    """The hybrid of one model's encoder and another one's decoder."""
+    sides = {}
+    for side, config in (("encoder", source.config), ("decoder", target.config)):
+        keys = tiny.side_of(side, config.architecture)
+        sides[side] = {
+            key: value for key, value in asdict(config).items() if key in keys
+        }
+    return model_of(architecture="hybrid", **sides)
+
+
+@partial(jax.jit, static_argnums=0)
+def results(model, params, batch):
+    """Logits, their gradient, and maps."""
+
+    def total(params):
+        logits = model.logits(params, batch)
+        return jnp.square(logits * batch.target_segments[..., None]).sum(), logits
+
+    grads, logits = jax.grad(total, has_aux=True)(params)
+    return logits, grads, model.attention(params, batch)
+
+
+@pytest.mark.parametrize("architecture", PURE)
+def test_a_hybrid_of_one_architecture_is_this_architecture(architecture):
+    """To the last bit, with its parameters; a table of positions is there twice."""
+    plain = model_of(architecture=architecture, **PURE[architecture])
+    model, params = hybrid_of(plain, plain), params_of(plain)
+    own = {NAMES[name]: params[name] for name in NAMES if name in params}
+    logits, grads, maps = results(model, {**params, **own}, PACKED)
+    expected, theirs, shares = results(plain, params, PACKED)
+    np.testing.assert_array_equal(logits, expected)
+    jax.tree.map(np.testing.assert_array_equal, maps, shares)
+    if "source_position_embedding" in grads:
+        grads["position_embedding"] += grads.pop("source_position_embedding")
+    equal = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    jax.tree.map(equal, grads, theirs)
+    for sizes in ((1, 1, 1), (2, 7, 5)):
+        assert model.flops(*sizes) == plain.flops(*sizes)
+        assert model.activations(*sizes) == plain.activations(*sizes)
+    assert model.longest == plain.longest
+    assert model.config.halves == plain.config.halves
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_its_parameters_are_those_of_two_halves(name):
+    model = model_of(**HYBRIDS[name])
+    shapes, target = shapes_of(model), shapes_of(model.target)
+    own = {new: shapes_of(model.source).get(old) for old, new in NAMES.items()}
+    expected = {**target, **{k: v for k, v in own.items() if v is not None}}
+    assert shapes == expected
+    both = parameter_count((own["encoder"], own["source_position_embedding"]))
+    assert parameter_count(shapes) == both + parameter_count(
+        {name: leaf for name, leaf in target.items() if name != "encoder"}
+    )
+
+
+def test_padding_may_exceed_the_encoder_s_positions():
+    for encoder in ("convolutional", "transformer"):
+        changes = {"max_positions": 5, "positions": "learned"}
+        known = {k: v for k, v in changes.items() if k in tiny.VALUES[encoder]}
+        model = model_of(**tiny.sides_of(encoder, "recurrent", known, {}))
+        assert model.longest == 5
+        decoder, weights = model.decoder, model.decoder.weights(params_of(model))
+        padded = decoder.encode(weights, jnp.pad(BATCH.source, ((0, 0), (0, 4))))
+        memory = decoder.encode(weights, BATCH.source)
+        expected = decoder.resize_memory(memory, length=9)
+        close = partial(np.testing.assert_allclose, atol=1e-6)
+        jax.tree.map(close, padded, expected)
+
+
+def test_a_recurrent_decoder_begins_with_the_mean_of_other_states():
+    model = model_of(**HYBRIDS["transformer to recurrent"])
+    params, is_real = params_of(model), np.array(BATCH.source_segments)[..., None]
+    states = np.array(model.encode(params, BATCH.source).states)
+    mean = (states * is_real).sum(axis=1) / is_real.sum(axis=1)
+    weights = model.decoder.weights(params)
+    start = model.decoder.encode(weights, BATCH.source).start[:, 0]
+    layer = params["decoder"]
+    expected = np.tanh(mean @ layer["start"]["kernel"] + layer["start_bias"])
+    np.testing.assert_allclose(start, expected, atol=1e-5)
+
+
+def test_kinds_of_attention_have_the_same_number_of_heads():
+    """Those of the encoder are two; the map of the decoder is there twice."""
+    name = "transformer to recurrent"
+    model = model_of(**HYBRIDS[name])
+    maps = jax.jit(model.attention)(params_of(model), BATCH)
+    assert maps.encoder.shape == (1, 2, 2, 5, 5)
+    assert maps.decoder.shape == (0, 2, 2, 4, 4)
+    assert maps.cross.shape == (1, 2, 2, 4, 5)
+    np.testing.assert_array_equal(maps.cross[:, :, 0], maps.cross[:, :, 1])
+    assert (maps.encoder[:, :, 0] != maps.encoder[:, :, 1]).any()
+
+
+def test_bfloat16_is_handed_over_in_the_decoder_s_type():
+    """On CPUs a Transformer has activations in float32."""
+    types = {"transformer to recurrent": "bfloat16", "recurrent to transformer": "f"}
+    for name, kind in types.items():
+        changes = {**HYBRIDS[name], "dtype": "bfloat16", "activation_dtype": "float32"}
+        model = model_of(**changes)
+        found = jax.eval_shape(model.encode, shapes_of(model), BATCH.source)
+        assert {leaf.dtype for leaf in found} == {jnp.dtype(kind)}
+        assert jax.eval_shape(model.logits, shapes_of(model), BATCH).dtype == "float32"
+
+
+ENCODER = tiny.VALUES["hybrid"]["encoder"]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (
+            {"num_head": 2},
+            r"key model\.encoder\.num_head; did you .*encoder\.num_heads",
+        ),
+        ({"decoder_layers": 2}, "unknown key model.encoder.decoder_layers"),
+        ({"d_model": 16}, "unknown key model.encoder.d_model"),
+        ({"d_ff": 0}, "^model.encoder: model.d_ff is 0; it must be at least 1"),
+        ({"architecture": "hybrid"}, "encoder.architecture is 'hybrid'; use 'tran"),
+        ({"architecture": []}, r"encoder.architecture is \[\]; use 'tran"),
+        ({"positions": "rotary", "d_k": 3}, "model.encoder: model.positions=rotary"),
+    ],
+)
+def test_a_wrong_side_is_refused_in_one_line(encoder, said):
+    with pytest.raises(InputError, match=said) as refused:
+        config_of("hybrid", encoder=ENCODER | encoder)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_side_is_a_section_without_the_other_side():
+    config = config_of("hybrid")
+    without = {k: v for k, v in ENCODER.items() if k != "attention_window"}
+    assert config_of("hybrid", encoder=without) == config  # a key that may be None
+    values = asdict(config)
+    del values["decoder"]["attention_window"]
+    assert type(config).of(config.recorded(values)) == config
+    free = replace(config, encoder=ENCODER | {"fused_attention": True}, dropout=0.5)
+    assert free.fixed() == config.fixed()
+    assert hash(free) != hash(config)
+    packs = config_of("hybrid", encoder=ENCODER | {"encoder_projected_keys": 3})
+    assert (config.packs, packs.packs) == (True, False)
+    assert packs.longest == ENCODER["max_positions"]
