@@ -88,6 +88,14 @@ class Section:
         return cls(**given)
 
     @classmethod
+    def keys(cls, given: Mapping[str, Any]) -> dict[str, dataclasses.Field]:
+        """Return the keys of a section with some values; PARENT.KEY is one of a dict.
+
+        Raises InputError if the values of a dict do not say which keys it has.
+        """
+        return {field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
     def recorded(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Complete the values of a record by those that earlier versions lack."""
         values = {f.name: f.metadata["earlier"] for f in dataclasses.fields(cls)}

@@ -114,7 +114,7 @@ class LinenModel:
         maps = self.encoder_maps(sown, batch), *self.decoder_maps(sown, batch)
         heads = max(each.shape[2] for each in maps)
         maps = AttentionMaps(*(with_heads(each, heads) for each in maps))
-        return maps if any(map(len, maps)) else None
+        return maps if len(maps.cross) else None
 
     def encoder_maps(self, sown: Sown, batch: Batch) -> Float32[Array, "N B H S S"]:
         """Stack the maps of the encoder's layers; N is 0 if there are none."""

@@ -152,7 +152,7 @@ class Model(Protocol):
         """Score every next target token without dropout."""
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
-        """Compute attention weights; None if the model has no attention."""
+        """Compute attention weights; None without attention to the source."""
 
     def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         """Check that the output of each layer is finite in training.

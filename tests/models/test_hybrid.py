@@ -35,14 +35,16 @@ def hybrid_of(source, target):
 
 @partial(jax.jit, static_argnums=0)
 def results(model, params, batch):
-    """Logits, their gradient, and maps."""
+    """Logits, their gradient, maps, and what a step decoder begins with."""
 
     def total(params):
         logits = model.logits(params, batch)
         return jnp.square(logits * batch.target_segments[..., None]).sum(), logits
 
     grads, logits = jax.grad(total, has_aux=True)(params)
-    return logits, grads, model.attention(params, batch)
+    weights = model.decoder.weights(params)
+    memory = model.decoder.encode(weights, batch.source)
+    return logits, grads, model.attention(params, batch), memory
 
 
 @pytest.mark.parametrize("architecture", PURE)
@@ -51,10 +53,10 @@ def test_a_hybrid_of_one_architecture_is_this_architecture(architecture):
     plain = model_of(architecture=architecture, **PURE[architecture])
     model, params = hybrid_of(plain, plain), params_of(plain)
     own = {NAMES[name]: params[name] for name in NAMES if name in params}
-    logits, grads, maps = results(model, {**params, **own}, PACKED)
-    expected, theirs, shares = results(plain, params, PACKED)
-    np.testing.assert_array_equal(logits, expected)
-    jax.tree.map(np.testing.assert_array_equal, maps, shares)
+    logits, grads, *others = results(model, {**params, **own}, PACKED)
+    expected, theirs, *same = results(plain, params, PACKED)
+    jax.tree.map(np.testing.assert_array_equal, (logits, others), (expected, same))
+    assert type(model.decoder) is type(plain.decoder)
     if "source_position_embedding" in grads:
         grads["position_embedding"] += grads.pop("source_position_embedding")
     equal = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
@@ -80,26 +82,36 @@ def test_its_parameters_are_those_of_two_halves(name):
 
 
 def test_padding_may_exceed_the_encoder_s_positions():
-    for encoder in ("convolutional", "transformer"):
-        changes = {"max_positions": 5, "positions": "learned"}
-        known = {k: v for k, v in changes.items() if k in tiny.VALUES[encoder]}
-        model = model_of(**tiny.sides_of(encoder, "recurrent", known, {}))
-        assert model.longest == 5
-        decoder, weights = model.decoder, model.decoder.weights(params_of(model))
-        padded = decoder.encode(weights, jnp.pad(BATCH.source, ((0, 0), (0, 4))))
+    sides = "transformer", "recurrent", {"positions": "learned", "max_positions": 5}
+    model = model_of(**tiny.sides_of(*sides, {}))
+    assert model.longest == 5
+    decoder = model.decoder
+
+    @jax.jit
+    def memories(params):
+        weights, padded = (
+            decoder.weights(params),
+            np.pad(BATCH.source, [(0, 0), (0, 4)]),
+        )
         memory = decoder.encode(weights, BATCH.source)
-        expected = decoder.resize_memory(memory, length=9)
-        close = partial(np.testing.assert_allclose, atol=1e-6)
-        jax.tree.map(close, padded, expected)
+        resized = decoder.resize_memory(memory, length=9)
+        return decoder.encode(weights, padded), resized
+
+    close = partial(np.testing.assert_allclose, atol=1e-6)
+    jax.tree.map(close, *memories(params_of(model)))
 
 
 def test_a_recurrent_decoder_begins_with_the_mean_of_other_states():
     model = model_of(**HYBRIDS["transformer to recurrent"])
     params, is_real = params_of(model), np.array(BATCH.source_segments)[..., None]
-    states = np.array(model.encode(params, BATCH.source).states)
+
+    @jax.jit
+    def found(params):
+        memory = model.decoder.encode(model.decoder.weights(params), BATCH.source)
+        return model.encode(params, BATCH.source).states, memory.start[:, 0]
+
+    states, start = map(np.array, found(params))
     mean = (states * is_real).sum(axis=1) / is_real.sum(axis=1)
-    weights = model.decoder.weights(params)
-    start = model.decoder.encode(weights, BATCH.source).start[:, 0]
     layer = params["decoder"]
     expected = np.tanh(mean @ layer["start"]["kernel"] + layer["start_bias"])
     np.testing.assert_allclose(start, expected, atol=1e-5)

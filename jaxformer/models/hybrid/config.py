@@ -92,6 +92,15 @@ class HybridConfig(Section, name="model"):
         return min((each for each in found if each is not None), default=None)
 
     @classmethod
+    def keys(cls, given: Values) -> dict[str, dataclasses.Field]:
+        found = super().keys(given)
+        for side in OTHER:
+            kind = _kind(side, given.get(side))
+            fields = kind.keys({})
+            found |= {f"{side}.{key}": fields[key] for key in _keys(kind, side)}
+        return found
+
+    @classmethod
     def recorded(cls, given: Values) -> dict[str, object]:
         values = super().recorded(given)
         for side in OTHER:
@@ -109,13 +118,13 @@ class HybridConfig(Section, name="model"):
         return values
 
 
-def _kind(side: str, given: Values) -> type[Section]:
+def _kind(side: str, given: object) -> type[Section]:
     """Return the config section of the architecture of a side."""
     kinds = {}
     for kind in KINDS:
         field = next(f for f in dataclasses.fields(kind) if f.name == "architecture")
         kinds[field.metadata["choices"][0]] = kind
-    name = given.get("architecture")
+    name = given.get("architecture") if isinstance(given, Mapping) else None
     if not isinstance(name, str) or name not in kinds:
         names = " or ".join(map(repr, kinds))
         raise InputError(f"model.{side}.architecture is {name!r}; use {names}")
