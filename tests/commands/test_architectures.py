@@ -55,7 +55,7 @@ HYBRIDS = {
             "encoder": side_of("encoder", "transformer", d_ff=64, num_heads=4),
             "decoder": side_of("decoder", "recurrent"),
         },
-        peak_learning_rate=4 * (32 * 40) ** -0.5,
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
         parameters=96 * 32 + 4 * 32 * 32 + 2 * 32 * 64 + 96 + 4 * 32
         + 4 * 32 * 65 + 3 * 32 * 32 + 32,
     ),
@@ -65,7 +65,7 @@ HYBRIDS = {
             "encoder": side_of("encoder", "convolutional"),
             "decoder": side_of("decoder", "transformer", d_ff=64, num_heads=4),
         },
-        peak_learning_rate=2 * (32 * 40) ** -0.5,
+        peak_learning_rate=(32 * 40) ** -0.5,
         parameters=96 * 32 + 64 * 32 + 2 * 32 * 34 + 32 * 64 * 3 + 2 * 64
         + 8 * 32 * 32 + 2 * 32 * 64 + 96 + 6 * 32,
     ),
