@@ -1,6 +1,6 @@
 """The part of a model that passes its arguments to a Linen module."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,7 +23,8 @@ from jaxformer.models.sequence_model import (
 )
 from jaxformer.tokens import PAD
 
-Sown = Mapping[str, PyTree[Array]]  # of the collection "intermediates"
+Sown = Mapping[str, PyTree[Array]]  # by module
+Keys = dict[str, RandomKey]  # by use: "dropout"
 DecoderMaps = tuple[Float32[Array, "N B H T T"], Float32[Array, "M B H T S"]]
 
 
@@ -88,29 +89,24 @@ class LinenModel:
         return jax.tree.map(lambda leaf: pad(leaf, 0, after, axis=1), encoded)
 
     def run(
-        self,
-        params: Parameters,
-        batch: Batch,
-        key: RandomKey | None = None,
-        *,
-        is_sown: bool = False,
+        self, params: Parameters, batch: Batch, rngs: Keys | None = None, sown: str = ""
     ) -> tuple[Features, Sown]:
-        """Run on whole targets; `key` is for dropout, None: no dropout.
+        """Run on whole targets; return also what modules sow in the collection `sown`.
 
-        Return also what modules sow in "intermediates", if `is_sown`.
+        The paths of what is sown are those of parameters.
         """
-        options = options_of(key, is_sown=is_sown)
+        options = {"rngs": rngs, "mutable": [sown]}
         features, found = self.apply(params, batch, method="features", **options)
-        return features, found.get("intermediates", {})
+        return features, found.get(sown, {})
 
     def features(self, params: Parameters, batch: Batch, key: RandomKey) -> Features:
-        return self.run(params, batch, key)[0]
+        return self.run(params, batch, {"dropout": key})[0]
 
     def logits(self, params: Parameters, batch: Batch) -> Float32[Array, "B T V"]:
         return batch_logits(self.run(params, batch)[0])
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
-        _, sown = self.run(params, batch, is_sown=True)
+        _, sown = self.run(params, batch, sown="intermediates")
         maps = self.encoder_maps(sown, batch), *self.decoder_maps(sown, batch)
         heads = max(each.shape[2] for each in maps)
         maps = AttentionMaps(*(with_heads(each, heads) for each in maps))
@@ -128,13 +124,10 @@ class LinenModel:
     def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         found = {}
 
-        def keep(
-            function: Callable, args: tuple, kwargs: dict, context: object
-        ) -> PyTree:
+        def keep(function, args, kwargs, context):
             output = function(*args, **kwargs)
-            method = context.method_name
-            for name, x in self.outputs(context.module, method, output).items():
-                found[name] = jnp.isfinite(x).all()
+            named = self.outputs(context.module, context.method_name, output)
+            found.update({name: jnp.isfinite(x).all() for name, x in named.items()})
             return output
 
         with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
@@ -161,12 +154,6 @@ class LinenModel:
     def kept(self, source: int, target: int) -> tuple[int, int]:
         """Estimate a row's `activations` in encoder and decoder."""
         raise NotImplementedError
-
-
-def options_of(key: RandomKey | None, *, is_sown: bool) -> dict[str, PyTree]:
-    """Return the options of `apply` for a `LinenModel.run`."""
-    rngs = {} if key is None else {"dropout": key}
-    return {"rngs": rngs, "mutable": ["intermediates"] if is_sown else []}
 
 
 def with_heads(

@@ -71,14 +71,14 @@ def test_a_hybrid_of_one_architecture_is_this_architecture(architecture):
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_its_parameters_are_those_of_two_halves(name):
     model = model_of(**HYBRIDS[name])
-    shapes, target = shapes_of(model), shapes_of(model.target)
-    own = {new: shapes_of(model.source).get(old) for old, new in NAMES.items()}
-    expected = {**target, **{k: v for k, v in own.items() if v is not None}}
-    assert shapes == expected
-    both = parameter_count((own["encoder"], own["source_position_embedding"]))
-    assert parameter_count(shapes) == both + parameter_count(
-        {name: leaf for name, leaf in target.items() if name != "encoder"}
-    )
+    source, target = map(shapes_of, model.sides)
+    own = {new: source.get(old) for old, new in NAMES.items()}
+    shapes = target | {name: leaf for name, leaf in own.items() if leaf is not None}
+    assert shapes_of(model) == shapes
+    encoders = (parameter_count(each.get("encoder")) for each in (source, target))
+    more, less = encoders
+    table = parameter_count(own["source_position_embedding"])
+    assert parameter_count(shapes) == parameter_count(target) + more - less + table
 
 
 def test_padding_may_exceed_the_encoder_s_positions():

@@ -66,12 +66,11 @@ class HybridConfig(Section, name="model"):
         shared = {key: getattr(self, key) for key in SHARED}
         sections = {}
         for side, other in OTHER.items():
-            given, prefix = getattr(self, side), f"model.{side}."
+            given = getattr(self, side)
             kind = _kind(side, given)
-            keys = _keys(kind, side)
-            optional = (f.name for f in dataclasses.fields(kind) if kind_of(f)[1])
-            given = {**{key: None for key in optional if key in keys}, **given}
-            require_names("key", prefix, given, keys)
+            own, keys = kind.keys({}), _keys(kind, side)
+            given = {**{key: None for key in keys if kind_of(own[key])[1]}, **given}
+            require_names("key", f"model.{side}.", given, keys)
             try:
                 sections[side] = kind(**given, **shared, **kind.of_side[other])
             except InputError as error:
@@ -96,8 +95,8 @@ class HybridConfig(Section, name="model"):
         found = super().keys(given)
         for side in OTHER:
             kind = _kind(side, given.get(side))
-            fields = kind.keys({})
-            found |= {f"{side}.{key}": fields[key] for key in _keys(kind, side)}
+            own = kind.keys({})
+            found |= {f"{side}.{key}": own[key] for key in _keys(kind, side)}
         return found
 
     @classmethod
@@ -105,9 +104,9 @@ class HybridConfig(Section, name="model"):
         values = super().recorded(given)
         for side in OTHER:
             kind = _kind(side, given[side])
-            known = kind.recorded(given[side])
-            added = {key: known[key] for key in _keys(kind, side) if key in known}
-            values[side] = {**added, **given[side]}
+            own = {*given[side], *_keys(kind, side)}
+            completed = kind.recorded(given[side]).items()
+            values[side] = {key: value for key, value in completed if key in own}
         return values
 
     def fixed(self) -> dict[str, object]:
@@ -120,10 +119,10 @@ class HybridConfig(Section, name="model"):
 
 def _kind(side: str, given: object) -> type[Section]:
     """Return the config section of the architecture of a side."""
-    kinds = {}
-    for kind in KINDS:
-        field = next(f for f in dataclasses.fields(kind) if f.name == "architecture")
-        kinds[field.metadata["choices"][0]] = kind
+    choices = {
+        kind: kind.keys({})["architecture"].metadata["choices"] for kind in KINDS
+    }
+    kinds = {name: kind for kind, (name,) in choices.items()}
     name = given.get("architecture") if isinstance(given, Mapping) else None
     if not isinstance(name, str) or name not in kinds:
         names = " or ".join(map(repr, kinds))
@@ -134,5 +133,4 @@ def _kind(side: str, given: object) -> type[Section]:
 def _keys(kind: type[Section], side: str) -> list[str]:
     """List the keys of an architecture that concern a side and are not SHARED."""
     left_out = {*SHARED, *kind.of_side[OTHER[side]]}
-    names = (field.name for field in dataclasses.fields(kind))
-    return [name for name in names if name not in left_out]
+    return [key for key in kind.keys({}) if key not in left_out]

@@ -13,7 +13,7 @@ from jaxformer.models.arrays import Ids, RandomKey
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.model import ConvolutionalModel
 from jaxformer.models.hybrid.config import HybridConfig
-from jaxformer.models.linen_model import DecoderMaps, LinenModel, Sown, options_of
+from jaxformer.models.linen_model import DecoderMaps, Keys, LinenModel, Sown
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.model import RecurrentModel
 from jaxformer.models.sequence_model import Decoder, Encoded, Features, Parameters
@@ -44,34 +44,28 @@ class HybridModel(LinenModel):
     config: HybridConfig
 
     @property
-    def source(self) -> LinenModel:
-        """The model that lends its encoder."""
-        return self._half("encoder")
-
-    @property
-    def target(self) -> LinenModel:
-        """The model that lends its decoder."""
-        return self._half("decoder")
-
-    def _half(self, side: str) -> LinenModel:
-        config = self.config.sides[side]
+    def sides(self) -> list[LinenModel]:
+        """The model that lends its encoder, and the one that lends its decoder."""
         sizes = self.vocab_size, self.rematerialise, self.source_vocab_size
-        return MODELS[type(config)](config, *sizes, self.activation_dtype)
+        return [
+            MODELS[type(config)](config, *sizes, self.activation_dtype)
+            for config in self.config.sides.values()
+        ]
 
     @property
     def wide_results(self) -> bool:
-        return self.source.wide_results and self.target.wide_results
+        return all(side.wide_results for side in self.sides)
 
     @property
     def decoder(self) -> Decoder:
-        target = self.target
+        _, target = self.sides
         return target.decoder_type(target.config, target.network, self)
 
     def init(self, key: RandomKey) -> Parameters:
-        first, second = jax.random.split(key)
-        found = self.source.init(first)
-        own = {name: found[old] for old, name in NAMES.items() if old in found}
-        return {**self.target.init(second), **own}
+        (source, target), (first, second) = self.sides, jax.random.split(key)
+        params = source.init(first)
+        own = {name: params[old] for old, name in NAMES.items() if old in params}
+        return {**target.init(second), **own}
 
     def _of_source(self, params: Parameters) -> Parameters:
         """Name parameters as in the model that lends its encoder.
@@ -82,51 +76,44 @@ class HybridModel(LinenModel):
         return {"logits_bias": jnp.zeros(self.vocab_size), **params, **own}
 
     def _handed_over(self, encoded: Encoded) -> Encoded:
-        dtype = self.target.activation_type
+        dtype = self.sides[1].activation_type
         return jax.tree.map(lambda leaf: leaf.astype(dtype), encoded)
 
     def encode(self, params: Parameters, source: Ids) -> Encoded:
-        encoded = self.source.encode(self._of_source(params), source)
-        return self._handed_over(encoded)
+        own = self._of_source(params)
+        return self._handed_over(self.sides[0].encode(own, source))
 
     def run(
-        self,
-        params: Parameters,
-        batch: Batch,
-        key: RandomKey | None = None,
-        *,
-        is_sown: bool = False,
+        self, params: Parameters, batch: Batch, rngs: Keys | None = None, sown: str = ""
     ) -> tuple[Features, Sown]:
-        keys = (None, None) if key is None else jax.random.split(key)
-        first, second = (options_of(each, is_sown=is_sown) for each in keys)
-        ids, own = (batch.source, batch.source_segments), self._of_source(params)
-        (encoded, tables), read = self.source.apply(own, *ids, method="encode", **first)
-        inputs = batch, self._handed_over(encoded), tables
-        features, written = self.target.apply(
-            params, *inputs, method="decode", **second
+        source, target = self.sides
+        own, ids = self._of_source(params), (batch.source, batch.source_segments)
+        keys = {name: jax.random.fold_in(key, 1) for name, key in (rngs or {}).items()}
+        (encoded, tables), read = source.apply(
+            own, *ids, method="encode", rngs=keys, mutable=[sown]
         )
-        sown = (each.get("intermediates", {}) for each in (read, written))
-        return features, {k: v for each in sown for k, v in each.items()}
+        inputs = batch, self._handed_over(encoded), tables
+        features, written = target.apply(
+            params, *inputs, method="decode", rngs=rngs, mutable=[sown]
+        )
+        return features, {**read.get(sown, {}), **written.get(sown, {})}
 
     def encoder_maps(self, sown: Sown, batch: Batch) -> Float32[Array, "N B H S S"]:
-        return self.source.encoder_maps(sown, batch)
+        return self.sides[0].encoder_maps(sown, batch)
 
     def decoder_maps(self, sown: Sown, batch: Batch) -> DecoderMaps:
-        return self.target.decoder_maps(sown, batch)
+        return self.sides[1].decoder_maps(sown, batch)
 
     def outputs(
         self, module: nn.Module, method: str, output: PyTree
     ) -> Mapping[str, Float[Array, "..."]]:
-        each = (
-            half.outputs(module, method, output) for half in (self.source, self.target)
-        )
-        return {name: x for found in each for name, x in found.items()}
+        source, target = (side.outputs(module, method, output) for side in self.sides)
+        return {**source, **target}
 
     def products(self, source: int, target: int) -> tuple[int, int]:
-        return (
-            self.source.products(source, target)[0],
-            self.target.products(source, target)[1],
-        )
+        first, second = (side.products(source, target) for side in self.sides)
+        return first[0], second[1]
 
     def kept(self, source: int, target: int) -> tuple[int, int]:
-        return self.source.kept(source, target)[0], self.target.kept(source, target)[1]
+        first, second = (side.kept(source, target) for side in self.sides)
+        return first[0], second[1]
