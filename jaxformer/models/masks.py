@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxformer.batch import positions_in_segments
+
 MASKED = -1e9  # far below any score, and finite: a row with no key stays free of NaN
 
 
@@ -16,7 +18,9 @@ def segment_mask(
 
 def segment_lengths(segments: Int[Array, "B S"]) -> Int[Array, "B S"]:
     """Count the tokens of each token's own sentence; 0 for padding."""
-    return segment_mask(segments, segments)[:, 0].sum(axis=-1)
+    before = positions_in_segments(segments)
+    after = jnp.flip(positions_in_segments(jnp.flip(segments, 1)), 1)
+    return jnp.where(segments != 0, before + after + 1, 0)
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 {length} {length}"]:
