@@ -62,12 +62,11 @@ HYBRIDS = {
     "another hybrid": Case(
         {
             "architecture": "hybrid", **SHARED,
-            "encoder": side_of("encoder", "convolutional"),
-            "decoder": side_of("decoder", "transformer", d_ff=64, num_heads=4),
+            "encoder": side_of("encoder", "recurrent"),
+            "decoder": side_of("decoder", "convolutional"),
         },
-        peak_learning_rate=(32 * 40) ** -0.5,
-        parameters=96 * 32 + 64 * 32 + 2 * 32 * 34 + 32 * 64 * 3 + 2 * 64
-        + 8 * 32 * 32 + 2 * 32 * 64 + 96 + 6 * 32,
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
+        parameters=96 * 33 + 64 * 32 + 2 * 64 * 49 + 4 * 32 * 34 + 32 * 64 * 3 + 2 * 64,
     ),
 }  # fmt: skip
 CHANGES = """\
