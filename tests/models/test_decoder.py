@@ -162,7 +162,14 @@ class Walk:
         self.assert_like(teach(self.model, self.params, self.batch()), 2e-5)
 
 
-@pytest.mark.parametrize(("name", "width"), [("paper", 1), *((n, 3) for n in MODELS)])
+FEWER = {name for name in HYBRIDS if name.endswith("to convolutional")}
+SIZES = [
+    ("paper", 1),
+    *(pytest.param(n, 3, marks=[pytest.mark.slow] * (n in FEWER)) for n in MODELS),
+]
+
+
+@pytest.mark.parametrize(("name", "width"), SIZES)
 def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)
