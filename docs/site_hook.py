@@ -133,7 +133,7 @@ def config_keys_page() -> str:
     """List each key of a config, from the dataclasses of its sections."""
     values = read_config_file("wmt_base")
     sections = [(kind, values[name]) for name, kind in sections_of(values).items()]
-    for name in ("lstm", "convs2s"):  # other architectures
+    for name in ("lstm", "convs2s", "hybrid"):  # other architectures
         values = read_config_file(name)
         sections.append((sections_of(values)["model"], values["model"]))
     lines = [
@@ -173,6 +173,7 @@ def value_of(kind: type, rule: Mapping[str, Any]) -> str:
         paths: "paths",
         tuple[str, ...]: "list of texts",
         tuple[dict, ...]: "list",
+        dict: "dict",
     }
     words = {"least": "≥", "above": ">", "most": "≤", "below": "<"}
     bounds = [f"{words[key]} {rule[key]}" for key in words if rule.get(key) is not None]

@@ -36,9 +36,13 @@ ROOMS = {
     "transformer": ("models.transformer", "system contract config models"),
     "recurrent": ("models.recurrent", "system contract config models"),
     "convolutional": ("models.convolutional", "system contract config models"),
+    "hybrid": (
+        "models.hybrid",
+        "system contract config models transformer recurrent convolutional",
+    ),
     "architectures": (
         "models.architectures",
-        "system config models transformer recurrent convolutional",
+        "system config models transformer recurrent convolutional hybrid",
     ),
     "text": ("text", "system processes contract config remote grammar"),
     "corpus": ("corpus", "system processes contract config remote text"),
@@ -281,8 +285,8 @@ def test_only_models_exports_and_configs_name_an_architecture():
     names = "transformer|recurrent|convolutional"
     named = {module for module in SOURCES if re.search(names, code_of(module))}
     assert {room_of(module) for module in named} == {
-        "transformer", "recurrent", "convolutional", "architectures", "exports",
-        "configs",
+        "transformer", "recurrent", "convolutional", "hybrid", "architectures",
+        "exports", "configs",
     }  # fmt: skip
 
 

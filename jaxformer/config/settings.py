@@ -11,7 +11,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxformer.config.replaced import SEE_KEYS, require_current
 from jaxformer.system.errors import InputError, did_you_mean
@@ -62,6 +62,8 @@ class Section:
     halves = False  # whether mesh.fsdp must divide half of d_model
     longest: int | None = None  # most tokens of a sequence; None: no limit
     tied_embeddings = "all"  # as the key says
+    # Keys of one side alone, and their values in a model without this side.
+    of_side: ClassVar[Mapping[str, Mapping[str, object]]]
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         cls.section = name or cls.section
@@ -84,6 +86,14 @@ class Section:
         given = {**{f.name: None for f in fields if kind_of(f)[1]}, **given}
         require_names("key", f"{cls.section}.", given, [each.name for each in fields])
         return cls(**given)
+
+    @classmethod
+    def keys(cls, given: Mapping[str, Any]) -> dict[str, dataclasses.Field]:
+        """Return the keys of a section with some values; PARENT.KEY is one of a dict.
+
+        Raises InputError if the values of a dict do not say which keys it has.
+        """
+        return {field.name: field for field in dataclasses.fields(cls)}
 
     @classmethod
     def recorded(cls, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +119,7 @@ _LISTS = {tuple[str, ...]: str, tuple[dict, ...]: dict}  # and the type of their
 _NAMES = {
     int: "a whole number", float: "a number", bool: "True or False", str: "text",
     tuple[str, ...]: "a list of texts", tuple[dict, ...]: "a list of dicts",
+    dict: "a dict",
 }  # fmt: skip
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _BOUNDS = {
@@ -134,7 +145,7 @@ def read_value(name: str, text: str, kind: tuple[type, bool]) -> object:
         return None
     if type_ == tuple[str, ...] and not text.startswith("["):
         return tuple(filter(None, map(str.strip, text.split(","))))
-    if type_ in _LISTS:
+    if type_ in _LISTS or type_ is dict:
         type_ = json.loads
     try:
         return _BOOLEANS[text.lower()] if type_ is bool else type_(text)

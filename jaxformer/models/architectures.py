@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.config.settings import Section
 from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.hybrid.config import HybridConfig
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import InputError
@@ -19,6 +20,7 @@ ARCHITECTURES = {
     "transformer": (TransformerConfig, "transformer.model:TransformerModel"),
     "recurrent": (RecurrentConfig, "recurrent.model:RecurrentModel"),
     "convolutional": (ConvolutionalConfig, "convolutional.model:ConvolutionalModel"),
+    "hybrid": (HybridConfig, "hybrid.model:HybridModel"),
 }
 
 

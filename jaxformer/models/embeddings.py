@@ -9,34 +9,39 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float32, Int
+from jaxtyping import Array, Float32
 
-from jaxformer.models.arrays import Sources, Table, Targets
+from jaxformer.models.arrays import Ids, Table, Vectors
 from jaxformer.models.kernels.elementwise import look_up
 
 NAMES = ("embedding", "source_embedding", "output_embedding")
 
 
 class Tables(NamedTuple):
-    """The matrices by their use; those that are tied are the same array."""
+    """The matrices by their use; those that are tied are the same array.
+
+    Each use takes the table that the one before returns, as `look_up` says.
+    """
 
     source: Float32[Array, "V_source D"]
     target: Table
     output: Table
 
-    def look_up(
-        self, source: Int[Array, "B S"], target: Int[Array, "B T"], dtype: DTypeLike
-    ) -> tuple[Sources, Targets, Table]:
-        """Look up ids of both sides; return also the output matrix.
+    def look_up_source(self, ids: Ids, dtype: DTypeLike) -> tuple[Vectors, "Tables"]:
+        """Look up source ids; return also the tables for the uses after this one."""
+        return self._look_up(self.source, ids, dtype)
 
-        Each use takes the table that the one before returns, as `look_up` says.
-        """
+    def look_up_target(self, ids: Ids, dtype: DTypeLike) -> tuple[Vectors, Table]:
+        """Look up target ids; return also the output matrix."""
+        rows, tables = self._look_up(self.target, ids, dtype)
+        return rows, tables.output
+
+    def _look_up(
+        self, table: Table, ids: Ids, dtype: DTypeLike
+    ) -> tuple[Vectors, "Tables"]:
         with jax.named_scope("embedding"):
-            source_rows, table = look_up(self.source, source, dtype)
-            table = table if self.target is self.source else self.target
-            target_rows, table = look_up(table, target, dtype)
-        table = table if self.output is self.target else self.output
-        return source_rows, target_rows, table
+            rows, used = look_up(table, ids, dtype)
+        return rows, Tables(*(used if each is table else each for each in self))
 
 
 def make_tables(module: nn.Module, init: nn.initializers.Initializer) -> Tables:

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxformer.batch import positions_in_segments
+
 MASKED = -1e9  # far below any score, and finite: a row with no key stays free of NaN
 
 
@@ -12,6 +14,13 @@ def segment_mask(
     """Let each query see the real tokens of its own sentence pair; 0 is padding."""
     same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (key_segments[:, None, :] != 0))[:, None]
+
+
+def segment_lengths(segments: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Count the tokens of each token's own sentence; 0 for padding."""
+    before = positions_in_segments(segments)
+    after = jnp.flip(positions_in_segments(jnp.flip(segments, 1)), 1)
+    return jnp.where(segments != 0, before + after + 1, 0)
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 {length} {length}"]:

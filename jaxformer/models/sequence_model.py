@@ -15,7 +15,16 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from jaxformer.batch import Batch
 from jaxformer.config.settings import Section
-from jaxformer.models.arrays import AnyArray, Flags, Ids, Integer, RandomKey, Table
+from jaxformer.models.arrays import (
+    AnyArray,
+    Flags,
+    Ids,
+    Integer,
+    RandomKey,
+    Sources,
+    Table,
+)
+from jaxformer.models.masks import segment_lengths
 from jaxformer.system.errors import InputError
 
 Parameters = PyTree[Float[Array, "..."]]  # nested dicts, float32; NumPy if just read
@@ -34,6 +43,23 @@ class Features(NamedTuple):
     hidden: Float[Array, "B T D"]
     table: Float32[Array, "V D"]
     bias: Float32[Array, " V"] | None
+
+
+class Encoded(NamedTuple):
+    """What an encoder hands to a decoder, which uses what it needs."""
+
+    states: Sources
+    embedded: Sources  # what the first layer reads
+    summary: Sources  # its sum over a sentence begins a recurrent decoder
+
+
+def mean_summary(states: Sources, segments: Ids) -> Sources:
+    """Divide states by the length of their sentence: a `summary` that is their mean.
+
+    Nematus begins so (Sennrich et al. 2017).
+    """
+    lengths = jnp.maximum(segment_lengths(segments), 1)[..., None]
+    return states / lengths.astype(states.dtype)
 
 
 class AttentionMaps(NamedTuple):
@@ -56,15 +82,6 @@ def require_positions(longest: int | None, what: str, length: int) -> None:
             f"{what} has {length:,} pieces on a side, end included, more than "
             f"model.max_positions={longest}; shorten it"
         )
-
-
-def cross_maps(cross: Float32[Array, "N B H T S"]) -> AttentionMaps:
-    """Make the maps of a model without self-attention."""
-    _, rows, heads, target, source = cross.shape
-    encoder, decoder = (
-        jnp.zeros((0, rows, heads, size, size)) for size in (source, target)
-    )
-    return AttentionMaps(encoder, decoder, cross)
 
 
 class Newest(NamedTuple):
@@ -135,7 +152,7 @@ class Model(Protocol):
         """Score every next target token without dropout."""
 
     def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
-        """Compute attention weights; None if the model has no attention."""
+        """Compute attention weights; None without attention to the source."""
 
     def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
         """Check that the output of each layer is finite in training.

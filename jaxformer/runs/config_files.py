@@ -144,9 +144,9 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
         values.setdefault("model", {})["architecture"] = architecture
     sections = sections_of(values)
     known = {
-        f"{section}.{field.name}": field
+        f"{section}.{key}": field
         for section, kind in sections.items()
-        for field in dataclasses.fields(kind)
+        for key, field in kind.keys(values.get(section, {})).items()
     }
     for name, text in overrides:
         section, _, key = name.partition(".")
@@ -160,7 +160,9 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
             hint = did_you_mean(name, known, hint)
             raise InputError(f"the config has no key {name}{hint}")
         read = read_value(f"config.{name}", text, kind_of(known[name]))
-        values.setdefault(section, {})[key] = read
+        parent, dot, child = key.partition(".")
+        own = values.setdefault(section, {})
+        own[parent] = {**own[parent], child: read} if dot else read
     return values
 
 
@@ -173,10 +175,12 @@ def describe_keys(values: Values) -> str:
     width = get_terminal_size().columns - 6
     for section, kind in sections_of(values).items():
         lines.append(f"{section}: {inspect.getdoc(kind)}")
-        for field in dataclasses.fields(kind):
-            value = values.get(section, {}).get(field.name)
+        for key, field in kind.keys(values.get(section, {})).items():
+            value = values.get(section, {})
+            for part in key.split("."):
+                value = value.get(part)
             free = " May change on resume." if field.metadata["free"] else ""
-            lines.append(f"  --config.{section}.{field.name}={value}")
+            lines.append(f"  --config.{section}.{key}={value}")
             meaning = fill(f"{field.metadata['meaning']}{free}", width)
             lines.append(indent(meaning, " " * 6))
         lines.append("")

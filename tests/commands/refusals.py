@@ -46,6 +46,11 @@ MODELS = [
     ("convs2s", "kernel_width=1025", "it must be at least 1 and at most 1024"),
     ("convs2s", "max_dilation=0", "model.max_dilation is 0; it must be at least 1"),
     ("convs2s", "d_model=0", "model.d_model is 0; it must be at least 1"),
+    ("hybrid", "encoder.d_ff=0", "model.encoder: model.d_ff is 0; it must be at l"),
+    ("hybrid", "decoder.attention=local", "model.decoder: model.attention is local"),
+    ("hybrid", "decoder.d_ff=2", "the config has no key model.decoder.d_ff"),
+    ("hybrid", "encoder_layers=2", "is a key of the architecture transformer or re"),
+    ("hybrid", "decoder={}", "decoder.architecture is None; use 'transformer' or"),
 ]  # fmt: skip
 # Files of score, after a line of translate --json.
 FOUND = {

@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer.models.architectures import ARCHITECTURES
 from tests.commands.runs import page_data, pair_flags
+from tests.models.tiny import side_of
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +47,28 @@ CASES = {
         parameters=96 * 33 + 2 * 64 * 32 + 6 * 32 * 34 + 2 * (32 * 64 * 3 + 2 * 64),
     ),
 }  # fmt: skip
+SHARED = {"d_model": 32, "dropout": 0.02, "dtype": "float32", "tied_embeddings": "all"}
+HYBRIDS = {
+    "hybrid": Case(
+        {
+            "architecture": "hybrid", **SHARED,
+            "encoder": side_of("encoder", "transformer", d_ff=64, num_heads=4),
+            "decoder": side_of("decoder", "recurrent"),
+        },
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
+        parameters=96 * 32 + 4 * 32 * 32 + 2 * 32 * 64 + 96 + 4 * 32
+        + 4 * 32 * 65 + 3 * 32 * 32 + 32,
+    ),
+    "another hybrid": Case(
+        {
+            "architecture": "hybrid", **SHARED,
+            "encoder": side_of("encoder", "recurrent"),
+            "decoder": side_of("decoder", "convolutional"),
+        },
+        peak_learning_rate=2 * (32 * 40) ** -0.5,
+        parameters=96 * 33 + 64 * 32 + 2 * 64 * 49 + 4 * 32 * 34 + 32 * 64 * 3 + 2 * 64,
+    ),
+}  # fmt: skip
 CHANGES = """\
     config.model = type(config)({model})
     config.optimizer.peak_learning_rate = {peak_learning_rate}
@@ -56,9 +79,9 @@ CHANGES = """\
 
 def write_config(toy, folder, architecture):
     """Write the toy's config with another architecture, if it is one of the cases."""
-    text = toy.config.read_text()
-    if architecture in CASES:
-        changes = CHANGES.format(**CASES[architecture]._asdict())
+    text, cases = toy.config.read_text(), CASES | HYBRIDS
+    if architecture in cases:
+        changes = CHANGES.format(**cases[architecture]._asdict())
         text = text.replace("    return config\n", changes)
     (folder / "config.py").write_text(text)
     return folder / "config.py"
@@ -66,20 +89,22 @@ def write_config(toy, folder, architecture):
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    return CASES[request.param]
+    return (CASES | HYBRIDS)[request.param]
 
 
 @pytest.fixture(scope="module")
 def workdir(case, toy, command, tmp_path_factory):
     """Train for some updates on packed rows."""
     folder = tmp_path_factory.mktemp("other")
-    config = write_config(toy, folder, case.model["architecture"])
+    (name,) = (name for name, each in (CASES | HYBRIDS).items() if each is case)
+    config = write_config(toy, folder, name)
     flags = f"--config={config}", f"--config.training.steps={STEPS}", toy.flags[1]
     assert command("train", *flags, workdir=folder / "run").result["step"] == STEPS
     return folder / "run"
 
 
 @pytest.mark.usefixtures("quick_check")
+@pytest.mark.parametrize("case", [*CASES, *HYBRIDS], indirect=True, scope="module")
 def test_it_learns_translates_and_is_checked(workdir, case, command, toy):
     assert command("evaluate", workdir=workdir).result["bleu"] > 20
     lines = command("translate", workdir=workdir, stdin=toy.test).lines
@@ -104,6 +129,14 @@ def test_it_shows_its_cross_attention_alone(workdir, command, toy, tmp_path):
         assert arrays["0/decoder"].shape == (0, 1, target, target)
         assert arrays["0/cross"].shape == (1, 1, target, source)
         np.testing.assert_allclose(arrays["0/cross"].sum(axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["hybrid"], indirect=True, scope="module")
+def test_a_hybrid_shows_the_maps_of_both_sides(workdir, command, toy, tmp_path):
+    flags = "visualize", f"--output={tmp_path / 'page.html'}"
+    command(*flags, workdir=workdir, stdin=toy.test[:1])
+    data = page_data(tmp_path / "page.html")
+    assert (data["layers"], data["heads"]) == ({"encoder": 1, "cross": 1}, 4)
 
 
 @pytest.mark.parametrize("case", ["convolutional"], indirect=True, scope="module")

@@ -30,6 +30,7 @@ CHANGES = {
     ],
     "recurrent": [],
     "convolutional": [],
+    "hybrid": [],
 }
 SLOW, NIGHTLY = pytest.mark.slow, pytest.mark.nightly
 MARKS = {"packed": [], "versions": SLOW, "moving average on a mesh": SLOW}

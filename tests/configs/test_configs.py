@@ -190,12 +190,16 @@ def test_counts_are_near_the_printed_ones(row):
 
 @pytest.mark.parametrize(
     ("name", "vocab_size", "millions"),
-    [("lstm", 37_000, 101), ("rnnsearch", 32_000, 51), ("convs2s", 40_000, 78)],
-)
+    [
+        ("lstm", 37_000, 101), ("rnnsearch", 32_000, 51), ("convs2s", 40_000, 78),
+        ("hybrid", 4_000, 1.2),
+    ],
+)  # fmt: skip
 def test_other_architectures_have_the_parameters_that_their_docstrings_state(
     name, vocab_size, millions
 ):
-    assert round(parameters(name, vocab_size) / 1e6) == millions
+    digits = 0 if millions > 2 else 1
+    assert round(parameters(name, vocab_size) / 1e6, digits) == millions
 
 
 @pytest.mark.parametrize("row", multi30k_architectures.ROWS)

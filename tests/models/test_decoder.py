@@ -14,7 +14,7 @@ from jaxformer.batch import Batch
 from jaxformer.models.sequence_model import Newest, resize_ring
 from jaxformer.models.transformer import cached_attention
 from jaxformer.tokens import BOS, EOS, PAD
-from tests.models.tiny import VOCABULARY, model_of, params_of
+from tests.models.tiny import HYBRIDS, VOCABULARY, model_of, params_of
 
 PUBLISHED = {"biases": "all", "activation": "swish"}
 recurrent_of = functools.partial(model_of, architecture="recurrent")
@@ -62,6 +62,7 @@ MODELS = {
         positions="rotary", d_k=6, attention_window=4, norm_first=True
     ),
     "ssru": model_of(decoder_layers=2, decoder_self_attention="ssru", **PUBLISHED),
+    **{name: model_of(**changes) for name, changes in HYBRIDS.items()},
 }  # fmt: skip
 SOURCES = np.array(
     [[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD], [11, 12, 13, EOS, PAD]], np.int32
@@ -161,7 +162,14 @@ class Walk:
         self.assert_like(teach(self.model, self.params, self.batch()), 2e-5)
 
 
-@pytest.mark.parametrize(("name", "width"), [("paper", 1), *((n, 3) for n in MODELS)])
+FEWER = {name for name in HYBRIDS if name.endswith("to convolutional")}
+SIZES = [
+    ("paper", 1),
+    *(pytest.param(n, 3, marks=[pytest.mark.slow] * (n in FEWER)) for n in MODELS),
+]
+
+
+@pytest.mark.parametrize(("name", "width"), SIZES)
 def test_a_step_has_the_logits_of_teacher_forcing(name, width):
     """For rows that begin at different steps, over several turns of the ring."""
     walk = Walk(MODELS[name], width=width, length=LONGEST).go(14)

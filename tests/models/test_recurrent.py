@@ -234,7 +234,7 @@ def test_an_encoder_of_one_direction_does_not_depend_on_later_tokens(name):
     other = source + (np.arange(6) == changed)
     segments = np.ones((2, 6), np.int32)
     encode = jax.jit(lambda *ids: model.apply(params_of(model), *ids, method="encode"))
-    first, second = encode(np.concatenate([source, other]), segments)
+    first, second = encode(np.concatenate([source, other]), segments)[0].states
     differs = (first != second).any(axis=-1)
     assert differs[changed:].all()
     assert differs[:changed].all() == model.config.bidirectional

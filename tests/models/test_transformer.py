@@ -17,7 +17,7 @@ from jaxformer.models.sequence_model import Model
 from jaxformer.runs.config_files import parse_config
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, PAD
-from tests.models.tiny import config_of, model_of, params_of, shapes_of
+from tests.models.tiny import HYBRIDS, config_of, model_of, params_of, shapes_of
 
 V = 23
 PROJECTED = {"encoder_projected_keys": 4}
@@ -50,6 +50,7 @@ VARIANTS = {
     "forwards": recurrent(
         layers=2, cell="tanh", bidirectional=False, attention="general"
     ),
+    **{name: config_of(**changes) for name, changes in HYBRIDS.items()},
 }
 
 
@@ -103,7 +104,8 @@ def test_the_first_memory_tells_sources_and_their_tokens_apart():
         params = nn.unbox(model.init(jax.random.key(0)))
         source = jax.random.randint(jax.random.key(1), (16, 12), EOS + 1, 500)
         ones = jnp.ones_like(source)
-        return params, model.apply(params, source, ones, method="encode")
+        encoded, _ = model.apply(params, source, ones, method="encode")
+        return params, encoded.states
 
     params, memory = encode()
     # Times sqrt(d_model) an embedding has the scale of a position.

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from jaxformer.config.settings import Section
 from jaxformer.models.architectures import config_type, make_model
+from jaxformer.models.hybrid.config import SHARED
 from jaxformer.models.sequence_model import Model, Parameters
 
 VOCABULARY = 24
@@ -34,6 +35,59 @@ VALUES = {
         "attention": "dot", "attention_window": None, "feeding": "none",
         "dropout": 0.0, "dtype": "float32", "tied_embeddings": "all",
     },
+}  # fmt: skip
+
+
+def side_of(side: str, architecture: str, **changes) -> dict:
+    """The keys of a hybrid's encoder or decoder."""
+    other = {"encoder": "decoder", "decoder": "encoder"}[side]
+    left_out = {*SHARED, *config_type(architecture).of_side[other]}
+    values = {k: v for k, v in VALUES[architecture].items() if k not in left_out}
+    return {"architecture": architecture} | values | changes
+
+
+def sides_of(encoder: str, decoder: str, source: dict, target: dict) -> dict:
+    """The keys by which a hybrid differs from that of VALUES."""
+    return {
+        "architecture": "hybrid",
+        "encoder": side_of("encoder", encoder, **source),
+        "decoder": side_of("decoder", decoder, **target),
+    }
+
+
+VALUES["hybrid"] = {
+    **sides_of("transformer", "recurrent", {}, {}),
+    **{key: VALUES["recurrent"][key] for key in SHARED},
+}
+# A hybrid of each two kinds, in one of their variants.
+HYBRIDS = {
+    f"{source} to {target}": sides_of(source, target, *changes)
+    for source, target, *changes in (
+        (
+            "transformer", "recurrent", {"positions": "learned", "biases": "all"},
+            {"attention": "additive", "feeding": "context", "cell": "gru"},
+        ),
+        (
+            "transformer", "convolutional", {"attention_window": 2},
+            {"decoder_layers": 2, "max_dilation": 2},
+        ),
+        (
+            "recurrent", "transformer", {"cell": "gru"},
+            {"decoder_self_attention": "ssru", "biases": "all"},
+        ),
+        (
+            "recurrent", "convolutional", {"bidirectional": False},
+            {"separable": True},
+        ),
+        (
+            "convolutional", "transformer", {"separable": True},
+            {"decoder_layers": 2, "positions": "rotary"},
+        ),
+        (
+            "convolutional", "recurrent", {"encoder_layers": 2},
+            {"attention": "none", "feeding": "context"},
+        ),
+    )
 }  # fmt: skip
 
 

@@ -16,7 +16,9 @@ BATCH = random_batch(4, 64, vocabulary=40)
 
 def models(**changes):
     """Two models that differ in `rematerialise` alone."""
-    sizes = {"layers": 2, "d_model": 32, "dropout": 0.3}
+    sizes = {"d_model": 32, "dropout": 0.3}
+    if changes.get("architecture") != "hybrid":
+        sizes["layers"] = 2
     if "architecture" not in changes:
         sizes |= {"d_ff": 64, "num_heads": 4}
     return (
@@ -41,6 +43,9 @@ def compiled_gradients(model):
     [
         {},
         pytest.param({"architecture": "convolutional"}, marks=pytest.mark.slow),
+        pytest.param(
+            tiny.HYBRIDS["transformer to convolutional"], marks=pytest.mark.slow
+        ),
         pytest.param(
             {"norm_first": True, "attention_window": 4, "positions": "rotary"},
             marks=pytest.mark.slow,

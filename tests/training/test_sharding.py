@@ -26,7 +26,7 @@ from jaxformer.training.sharding import (
     rows_here,
 )
 from jaxformer.training.update_kernels import global_norm
-from tests.models.tiny import VALUES, model_of
+from tests.models.tiny import HYBRIDS, VALUES, model_of
 from tests.training.setups import (
     assert_same,
     init_of,
@@ -47,6 +47,10 @@ CONVOLUTIONAL, RECURRENT = (
 )
 SSRU = {"decoder_self_attention": "ssru"}
 FORWARDS = {"bidirectional": False}
+LEARNED = tuple(
+    HYBRIDS[sides]
+    for sides in ("transformer to convolutional", "convolutional to recurrent")
+)
 WIDE = (  # one dimension of each matrix is d_model or half of it
     {"encoder_global_positions": 2, "attention_window": 4},
     SSRU,
@@ -55,6 +59,7 @@ WIDE = (  # one dimension of each matrix is d_model or half of it
     RECURRENT | FORWARDS | {"cell": "tanh"},
     RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
     RECURRENT | {"attention": "local", "attention_window": 2},
+    *LEARNED,
 )
 OTHERS = ({"positions": "relative", "max_positions": 16}, PROJECTED, *WIDE)
 
@@ -115,9 +120,9 @@ def test_every_dimension_in_the_model_has_a_name_of_the_table(changes, monkeypat
     for box in jax.tree.leaves(params, is_leaf=lambda leaf: hasattr(leaf, "names")):
         assert len(box.names) == len(box.value.shape)
         names.update(box.names)
-    has_table = changes in (EVERYTHING, PROJECTED)
-    has_table |= changes.get("architecture") == "convolutional"
-    assert ("position" in names) == has_table
+    is_convolutional = changes.get("architecture") == "convolutional"
+    learned = is_convolutional or changes in (EVERYTHING, PROJECTED, *LEARNED)
+    assert ("position" in names) == learned
     assert names - {None} <= LOGICAL_AXES.keys()
 
 

@@ -1,6 +1,7 @@
 """The hyper-parameters of a convolutional model: the config section `model`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
@@ -10,6 +11,10 @@ from jaxformer.system.errors import InputError
 class ConvolutionalConfig(Section, name="model"):
     """The hyper-parameters of Gehring et al. (2017), with one width for all layers."""
 
+    of_side: ClassVar = {
+        "encoder": {"encoder_layers": 1},
+        "decoder": {"decoder_layers": 1},
+    }
     architecture: str = setting("Kind of model.", choices=("convolutional",))
     encoder_layers: int = setting("Layers of the encoder.", least=1, most=1000)
     decoder_layers: int = setting("Layers of the decoder.", least=1, most=1000)

@@ -18,7 +18,8 @@ from jaxtyping import Array, Bool, Float, Float32
 from jaxformer.models.arrays import Columns, Ids, Integer, Sources, Table
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import HALF, normalise_weight, weighted_sum
-from jaxformer.models.convolutional.network import ConvS2S
+from jaxformer.models.convolutional.network import ConvS2S, keys_and_values
+from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.masks import MASKED
 from jaxformer.models.sequence_model import (
     Newest,
@@ -77,6 +78,7 @@ class ConvolutionalDecoder:
 
     config: ConvolutionalConfig
     network: ConvS2S
+    model: LinenModel  # which encodes
 
     def weights(self, params: Parameters) -> ConvolutionalWeights:
         dtype = self.config.dtype
@@ -97,13 +99,9 @@ class ConvolutionalDecoder:
         return ConvolutionalWeights(params, embedding, output, arrange(maps))
 
     def encode(self, weights: ConvolutionalWeights, source: Ids) -> ConvolutionalMemory:
-        ids = source[:, : self.config.max_positions]  # the rest is padding
-        is_real = ids != PAD
-        key, value = self.network.apply(
-            {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
-        )
-        memory = ConvolutionalMemory(key, value, is_real)
-        return self.resize_memory(memory, length=source.shape[1])
+        encoded, is_real = self.model.encode(weights.params, source), source != PAD
+        both = keys_and_values(self.config, encoded, is_real.astype(jnp.int32))
+        return ConvolutionalMemory(*both, is_real)
 
     def resize_memory(
         self, memory: ConvolutionalMemory, *, length: int

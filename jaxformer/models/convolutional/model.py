@@ -1,19 +1,19 @@
 """ConvS2S as a `jaxformer.models.sequence_model.Model`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import PyTree
 
 from jaxformer.batch import Batch
-from jaxformer.models.arrays import Flags, RandomKey
+from jaxformer.models.arrays import Floats
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.decoder import ConvolutionalDecoder
 from jaxformer.models.convolutional.layers import NormalisedWeight
 from jaxformer.models.convolutional.network import ConvS2S
-from jaxformer.models.linen_model import LinenModel
-from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_maps
+from jaxformer.models.linen_model import DecoderMaps, LinenModel, Sown
 
 
 @dataclass(frozen=True)
@@ -24,30 +24,22 @@ class ConvolutionalModel(LinenModel):
     network_type: ClassVar = ConvS2S
     decoder_type: ClassVar = ConvolutionalDecoder
 
-    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
+    def decoder_maps(self, sown: Sown, batch: Batch) -> DecoderMaps:
         """Attention of the decoder layers to the source, each with one head."""
-        _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
-        layers = found["intermediates"]["decoder"]
-        names = [f"layer_{n}" for n in range(self.config.decoder_layers)]
-        cross = jnp.stack([layers[name]["attention"]["weights"][0] for name in names])
-        return cross_maps(cross)
+        rows, length = batch.target.shape
+        names = (f"layer_{n}" for n in range(self.config.decoder_layers))
+        layers = (sown["decoder"][name] for name in names)
+        cross = jnp.stack([layer["attention"]["weights"][0] for layer in layers])
+        return jnp.zeros((0, rows, 1, length, length)), cross
 
-    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
+    def outputs(
+        self, module: nn.Module, method: str, output: PyTree
+    ) -> dict[str, Floats]:
         """Names are as "decoder/layer_0/attention/query" and "encoder/input"."""
-        found = {}
+        is_map = isinstance(module, NormalisedWeight)
+        return {"/".join(module.path): output} if is_map else {}
 
-        def keep(function, args, kwargs, context):
-            output = function(*args, **kwargs)
-            if isinstance(context.module, NormalisedWeight):
-                found["/".join(context.module.path)] = jnp.isfinite(output).all()
-            return output
-
-        with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
-            replace(self, rematerialise=False).features(params, batch, key)
-        return found
-
-    def flops(self, rows: int, source: int, target: int) -> int:
-        """Count two operations for each weight and position forward, four backward."""
+    def products(self, source: int, target: int) -> tuple[int, int]:
         config, square = self.config, self.d_model**2
         convolution = 2 * config.kernel_width * square
         if config.separable:
@@ -56,12 +48,11 @@ class ConvolutionalModel(LinenModel):
         of_target = (convolution + 2 * square) * config.decoder_layers + 2 * square
         scores = 2 * config.decoder_layers * target * source * self.d_model
         logits = target * self.d_model * self.vocab_size
-        weights = source * of_source + target * of_target + logits
-        return 6 * rows * (weights + scores)
+        return source * of_source, target * of_target + logits + scores
 
-    def activations(self, rows: int, source: int, target: int) -> int:
+    def kept(self, source: int, target: int) -> tuple[int, int]:
         config, scores = self.config, target * source
         of_source = (config.kernel_width + 4) * config.encoder_layers
         of_target = (config.kernel_width + 7) * config.decoder_layers
-        numbers = self.d_model * (source * of_source + target * of_target)
-        return rows * (numbers + config.decoder_layers * scores)
+        decoder = self.d_model * target * of_target + config.decoder_layers * scores
+        return self.d_model * source * of_source, decoder

@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float32, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.models.arrays import Ids, Table, Targets, Vectors
+from jaxformer.models.arrays import Ids, Sources, Vectors
 from jaxformer.models.convolutional.config import ConvolutionalConfig
 from jaxformer.models.convolutional.layers import (
     HALF,
@@ -13,12 +13,11 @@ from jaxformer.models.convolutional.layers import (
     ConvolutionalLinear,
     scale_gradient,
 )
-from jaxformer.models.embeddings import make_tables
-from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.embeddings import Tables, make_tables
 from jaxformer.models.kernels.rematerialise import rematerialised
 from jaxformer.models.layers import Dropout
-from jaxformer.models.masks import segment_mask
-from jaxformer.models.sequence_model import Features, batch_logits
+from jaxformer.models.masks import segment_lengths, segment_mask
+from jaxformer.models.sequence_model import Encoded, Features, mean_summary
 
 
 class ConvolutionalStack(nn.Module):
@@ -67,6 +66,19 @@ class ConvolutionalStack(nn.Module):
         return self.output(x)
 
 
+def keys_and_values(
+    config: ConvolutionalConfig, encoded: Encoded, segments: Ids
+) -> tuple[Sources, Sources]:
+    """Return what all attentions of the decoder attend to (section 3.3)."""
+    # Each attention adds a gradient to keys and to values. The paper divides by the
+    # number of attentions (section 3.4), its implementation by twice that number.
+    key = scale_gradient(encoded.states, 0.5 / config.decoder_layers)
+    # The mean of m values has the variance of one after a factor m^0.5.
+    count = segment_lengths(segments)[..., None].astype(jnp.float32)  # [B, S, 1]
+    scale = (HALF * jnp.sqrt(count)).astype(key.dtype)
+    return key, (key + encoded.embedded) * scale
+
+
 class ConvS2S(nn.Module):
     """Both stacks, with the matrices of `jaxformer.models.embeddings`.
 
@@ -86,36 +98,24 @@ class ConvS2S(nn.Module):
         self.encoder = ConvolutionalStack(self.config, "encoder", self.rematerialise)
         self.decoder = ConvolutionalStack(self.config, "decoder", self.rematerialise)
 
-    def encode(self, source: Ids, segments: Ids) -> tuple[Vectors, Vectors]:
-        """Encode source ids; return keys and values of the attention."""
-        rows, _ = look_up(self.tables.source, source, self.config.dtype)
-        return self._encode(rows, segments)
-
-    def _encode(self, rows: Vectors, segments: Ids) -> tuple[Vectors, Vectors]:
+    def encode(self, source: Ids, segments: Ids) -> tuple[Encoded, Tables]:
+        """Run the encoder; return also the tables for the decoder."""
+        rows, tables = self.tables.look_up_source(source, self.config.dtype)
         x = self.encoder.embed(rows, segments)
-        # Each attention adds a gradient to keys and to values. The paper divides by the
-        # number of attentions (section 3.4), its implementation by twice that number.
-        factor = 0.5 / self.config.decoder_layers
-        key = scale_gradient(self.encoder(x, segments), factor)
-        # The mean of m values has the variance of one after a factor m^0.5.
-        is_own = segment_mask(segments, segments)[:, 0]  # [B, S, S]
-        count = is_own.sum(axis=-1)[..., None].astype(jnp.float32)  # [B, S, 1]
-        return key, (key + x) * (HALF * jnp.sqrt(count)).astype(x.dtype)
+        states = self.encoder(x, segments)
+        return Encoded(states, x, mean_summary(states, segments)), tables
 
-    def hidden(self, batch: Batch) -> tuple[Targets, Table]:
-        """Run both stacks on a whole target; also return the output table."""
-        dtype, segments = self.config.dtype, batch.target_segments
+    def decode(self, batch: Batch, encoded: Encoded, tables: Tables) -> Features:
+        """Run the decoder on whole targets."""
+        segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
-        rows, target, table = self.tables.look_up(batch.source, inputs, dtype)
-        source = self._encode(rows, batch.source_segments)
-        x = self.decoder.embed(target, segments)
+        rows, table = tables.look_up_target(inputs, self.config.dtype)
+        source = keys_and_values(self.config, encoded, batch.source_segments)
+        x = self.decoder.embed(rows, segments)
         mask = segment_mask(segments, batch.source_segments)
-        return self.dropout(self.decoder(x, segments, x, source, mask)), table
+        hidden = self.dropout(self.decoder(x, segments, x, source, mask))
+        return Features(hidden, table, self.logits_bias)
 
     def features(self, batch: Batch) -> Features:
-        """Return `hidden`, the output table and its bias."""
-        return Features(*self.hidden(batch), self.logits_bias)
-
-    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
-        """Compute the logits of every next target token."""
-        return batch_logits(self.features(batch))
+        """Compute the factors of the logits."""
+        return self.decode(batch, *self.encode(batch.source, batch.source_segments))

@@ -1,6 +1,7 @@
 """The hyper-parameters of recurrent models: the config section `model`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
@@ -10,6 +11,13 @@ from jaxformer.system.errors import InputError
 class RecurrentConfig(Section, name="model"):
     """The choices by which published recurrent models differ."""
 
+    of_side: ClassVar = {
+        "encoder": {"encoder_layers": 1, "bidirectional": False},
+        "decoder": {
+            "decoder_layers": 1, "attention": "none", "attention_window": None,
+            "feeding": "none",
+        },
+    }  # fmt: skip
     architecture: str = setting("Kind of model.", choices=("recurrent",))
     cell: str = setting("Cell of all layers.", choices=("lstm", "gru", "tanh"))
     bidirectional: bool = setting(

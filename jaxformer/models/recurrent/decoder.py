@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32
 
 from jaxformer.models.arrays import Ids, Integer, Table
+from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.recurrent.attention import Source, source_of
 from jaxformer.models.recurrent.cells import along
 from jaxformer.models.recurrent.config import RecurrentConfig
@@ -40,6 +41,7 @@ class RecurrentDecoder:
 
     config: RecurrentConfig
     network: Recurrent
+    model: LinenModel  # which encodes
 
     def weights(self, params: Parameters) -> RecurrentWeights:
         variables = {"params": params}
@@ -51,15 +53,10 @@ class RecurrentDecoder:
         return RecurrentWeights(params, embedding, output, decoder)
 
     def encode(self, weights: RecurrentWeights, source: Ids) -> RecurrentMemory:
-        is_real = source != PAD
-        memory = self.network.apply(
-            {"params": weights.params}, source, is_real.astype(jnp.int32),
-            method="encode",
-        )  # fmt: skip
-        start = start_of(self.config, weights.decoder, memory, is_real[:, None])
-        return RecurrentMemory(
-            source_of(weights.decoder.attention, memory), is_real, start
-        )
+        encoded, is_real = self.model.encode(weights.params, source), source != PAD
+        start = start_of(weights.decoder, encoded.summary, is_real[:, None])
+        memory = source_of(weights.decoder.attention, encoded.states)
+        return RecurrentMemory(memory, is_real, start)
 
     def resize_memory(self, memory: RecurrentMemory, *, length: int) -> RecurrentMemory:
         after = length - memory.is_real.shape[1]

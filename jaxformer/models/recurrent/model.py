@@ -1,18 +1,18 @@
 """Recurrent models as a `jaxformer.models.sequence_model.Model`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, PyTree
 
 from jaxformer.batch import Batch
-from jaxformer.models.arrays import Flags, RandomKey
-from jaxformer.models.linen_model import LinenModel
+from jaxformer.models.linen_model import DecoderMaps, LinenModel, Sown
 from jaxformer.models.recurrent.cells import GATES
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.decoder import RecurrentDecoder
-from jaxformer.models.recurrent.recurrent import Recurrent
-from jaxformer.models.sequence_model import AttentionMaps, Parameters, cross_maps
+from jaxformer.models.recurrent.recurrent import Encoder, Recurrent
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,31 @@ class RecurrentModel(LinenModel):
     network_type: ClassVar = Recurrent
     decoder_type: ClassVar = RecurrentDecoder
 
-    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps | None:
+    def decoder_maps(self, sown: Sown, batch: Batch) -> DecoderMaps:
         """One map, of the decoder's attention; those of local attention are scaled."""
-        if self.config.attention == "none":
-            return None
-        shares = self.apply(params, batch, method="run")[-1].shares
-        shares /= shares.sum(axis=-1, keepdims=True)
-        return cross_maps(shares[None, :, None])
+        (rows, target), source = batch.target.shape, batch.source.shape[1]
+        cross = jnp.zeros((0, rows, 1, target, source))
+        if "shares" in sown:
+            (shares,) = sown["shares"]
+            cross = (shares / shares.sum(axis=-1, keepdims=True))[None, :, None]
+        return jnp.zeros((0, rows, 1, target, target)), cross
 
-    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
+    def outputs(
+        self, module: nn.Module, method: str, output: PyTree
+    ) -> dict[str, Float[Array, "..."]]:
         """Names are as "encoder/layer_0", "decoder/start" and "decoder/output"."""
-        rngs = {"dropout": key}
-        model = replace(self, rematerialise=False)
-        named, *_ = model.apply(params, batch, rngs=rngs, method="run")
-        return {name: jnp.isfinite(x).all() for name, x in named.items()}
+        if isinstance(module, Encoder):
+            return {f"encoder/layer_{n}": x for n, x in enumerate(output)}
+        if not isinstance(module, Recurrent) or method != "outputs":
+            return {}
+        start, found = output
+        layers = {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
+        named = {"decoder/start": start, **layers}
+        if found.shares is not None:
+            named |= {"decoder/attention": found.shares, "decoder/output": found.hidden}
+        return named
 
-    def flops(self, rows: int, source: int, target: int) -> int:
-        """Count two operations for each weight and position forward, four backward."""
+    def products(self, source: int, target: int) -> tuple[int, int]:
         config, d = self.config, self.d_model
         gates, kind = GATES[config.cell], config.attention
         # An encoder's layer has D inputs and D states, or twice D / 2 of them.
@@ -48,18 +56,18 @@ class RecurrentModel(LinenModel):
         of_target = config.decoder_layers * gates * 2 * d * d + d * d
         of_target += d * self.vocab_size
         of_target += (config.feeding != "none") * gates * d * d
-        scores = 0
+        scores = keys = 0
         if kind != "none":
-            of_source += (kind in ("additive", "general", "local")) * d * d
+            keys = (kind in ("additive", "general", "local")) * d * d
             of_target += 2 * d * d + (kind in ("additive", "local")) * d * d
             of_target += (kind == "local") * d
             scores = 2 * d
         start = d * source  # a product chooses the final states
-        positions = source * of_source + target * (of_target + source * scores + start)
-        return 6 * rows * positions
+        of_decoder = source * keys + target * (of_target + source * scores + start)
+        return source * of_source, of_decoder
 
-    def activations(self, rows: int, source: int, target: int) -> int:
+    def kept(self, source: int, target: int) -> tuple[int, int]:
         config, gates = self.config, GATES[self.config.cell]
         encoder = config.encoder_layers * (gates + 3) * source
         decoder = (config.decoder_layers * (gates + 3) + 6) * target
-        return rows * (self.d_model * (encoder + decoder) + 2 * source * target)
+        return self.d_model * encoder, self.d_model * decoder + 2 * source * target

@@ -13,9 +13,8 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float32
 
 from jaxformer.batch import Batch, shift_right, starts_of_segments
-from jaxformer.models.arrays import Ids, Sources, Table, Targets, Vectors
-from jaxformer.models.embeddings import make_tables
-from jaxformer.models.kernels.elementwise import look_up
+from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
+from jaxformer.models.embeddings import Tables, make_tables
 from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.layers import Dropout
 from jaxformer.models.masks import segment_mask
@@ -31,7 +30,7 @@ from jaxformer.models.recurrent.step import (
     attentional,
     first_past,
 )
-from jaxformer.models.sequence_model import Features, batch_logits
+from jaxformer.models.sequence_model import Encoded, Features
 
 
 class EncoderLayer(nn.Module):
@@ -89,33 +88,35 @@ class Recurrent(nn.Module):
         self.decoder = DecoderParameters(self.config)
         self.dropout = Dropout(self.config.dropout)
 
-    def encode(self, source: Ids, segments: Ids) -> Vectors:
-        rows, _ = look_up(self.tables.source, source, self.config.dtype)
-        return self.encoder(rows, segments)[-1]
+    def encode(self, source: Ids, segments: Ids) -> tuple[Encoded, Tables]:
+        """Run the encoder; return also the tables for the decoder."""
+        rows, tables = self.tables.look_up_source(source, self.config.dtype)
+        states = self.encoder(rows, segments)[-1]
+        summary = final_states(self.config, states, segments)
+        return Encoded(states, rows, summary), tables
 
-    def run(self, batch: Batch) -> tuple[dict, Table, Outputs]:
-        """Run both stacks; return outputs by name, the output table, and the decoder's.
-
-        Names are in forward order.
-        """
-        config, tables = self.config, self.tables
+    def decode(self, batch: Batch, encoded: Encoded, tables: Tables) -> Features:
+        """Run the decoder on whole targets."""
         inputs = shift_right(batch.target, batch.target_segments)
-        source, rows, table = tables.look_up(batch.source, inputs, config.dtype)
-        encoded = self.encoder(source, batch.source_segments)
+        rows, table = tables.look_up_target(inputs, self.config.dtype)
+        _, found = self.outputs(batch, encoded, rows)
+        if found.shares is not None:
+            self.sow("intermediates", "shares", found.shares)
+        return Features(self.dropout(found.hidden), table, None)
+
+    def outputs(
+        self, batch: Batch, encoded: Encoded, rows: Targets
+    ) -> tuple[Float32[Array, "B T D"], Outputs]:
+        """Compute the decoder's first states and all its outputs."""
+        config, weights = self.config, self.decoder()
         mask = segment_mask(batch.target_segments, batch.source_segments)[:, 0]
-        weights = self.decoder()
-        start = start_of(config, weights, encoded[-1], mask)
-        source = source_of(weights.attention, encoded[-1])
+        start = start_of(weights, encoded.summary, mask)
+        source = source_of(weights.attention, encoded.states)
         decode = self._step_by_step if config.loops_over_attention else self._by_layers
         is_start = starts_of_segments(batch.target_segments)
         with jax.named_scope("decoder"):
-            found = decode(weights, source, mask, self.dropout(rows), is_start, start)
-        named = {f"encoder/layer_{n}": x for n, x in enumerate(encoded)}
-        named["decoder/start"] = start
-        named |= {f"decoder/layer_{n}": x for n, x in enumerate(found.layers)}
-        if found.shares is not None:
-            named |= {"decoder/attention": found.shares, "decoder/output": found.hidden}
-        return named, table, found._replace(hidden=self.dropout(found.hidden))
+            x = self.dropout(rows)
+            return start, decode(weights, source, mask, x, is_start, start)
 
     def _by_layers(
         self,
@@ -170,13 +171,8 @@ class Recurrent(nn.Module):
         return jax.tree.map(lambda leaf: leaf[:, :, 0].swapaxes(0, 1), found)
 
     def features(self, batch: Batch) -> Features:
-        """Return the factors of the logits."""
-        _, table, found = self.run(batch)
-        return Features(found.hidden, table, None)
-
-    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
-        """Compute the logits of every next target token."""
-        return batch_logits(self.features(batch))
+        """Compute the factors of the logits."""
+        return self.decode(batch, *self.encode(batch.source, batch.source_segments))
 
 
 def recurrence(rematerialise: bool, *, is_reverse: bool = False) -> Callable:
@@ -192,26 +188,26 @@ def restart(past: Past, is_start: Bool[Array, "B N"], first: Past) -> Past:
     )
 
 
+def final_states(config: RecurrentConfig, states: Sources, segments: Ids) -> Sources:
+    """Keep the encoder's final states in its directions; others become zero."""
+    is_end = jnp.flip(starts_of_segments(jnp.flip(segments, 1)), 1)
+    flags = [is_end, starts_of_segments(segments)][: 1 + config.bidirectional]
+    finals = [
+        jnp.where(flag[..., None], part, jnp.zeros_like(part))
+        for flag, part in zip(flags, jnp.split(states, len(flags), -1), strict=True)
+    ]
+    return jnp.concatenate(finals, axis=-1)
+
+
 def start_of(
-    config: RecurrentConfig,
-    weights: DecoderWeights,
-    memory: Sources,
-    mask: Bool[Array, "B T S"],
+    weights: DecoderWeights, summary: Sources, mask: Bool[Array, "B T S"]
 ) -> Float32[Array, "B T D"]:
     """Compute the decoder's first state of each target position's sentence.
 
-    It is tanh(W h + b) of the encoder's final states in its directions (Bahdanau et
-    al. 2015, A.2.2).
+    It is tanh(W h + b) of the encoder's final states (Bahdanau et al. 2015, A.2.2), or
+    of another sum of a `summary`.
     """
-    length = memory.shape[1]
-    indices = [length - 1 - jnp.flip(mask, -1).argmax(axis=-1)]  # the last tokens
-    if config.bidirectional:
-        indices.append(mask.argmax(axis=-1))
-    parts = jnp.split(memory, len(indices), axis=-1)
-    finals = [
-        jax.nn.one_hot(index, length, dtype=memory.dtype) @ part
-        for index, part in zip(indices, parts, strict=True)
-    ]
-    finals = jnp.concatenate(finals, axis=-1)
-    start = multiply(finals, weights.start, finals.dtype)
+    dtype = weights.start.dtype
+    finals = mask.astype(dtype) @ summary.astype(dtype)
+    start = multiply(finals, weights.start, dtype)
     return jnp.tanh(start.astype(jnp.float32) + weights.start_bias[None, None])

@@ -1,6 +1,7 @@
 """The hyper-parameters of the Transformer: the config section `model`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxformer.config.settings import Section, setting, tied_embeddings
 from jaxformer.system.errors import InputError
@@ -18,6 +19,16 @@ BIASES = {  # whether the projections of attention, and the logits, have them
 class TransformerConfig(Section, name="model"):
     """The hyper-parameters of Table 3, and others in which published models differ."""
 
+    of_side: ClassVar = {
+        "encoder": {
+            "encoder_layers": 1, "encoder_projected_keys": None,
+            "encoder_global_positions": None,
+        },
+        "decoder": {
+            "decoder_layers": 1, "first_input": "bos",
+            "decoder_self_attention": "attention",
+        },
+    }  # fmt: skip
     architecture: str = setting("Kind of model.", choices=("transformer",))
     encoder_layers: int = setting("Layers of the encoder, N.", least=1, most=1000)
     decoder_layers: int = setting("Layers of the decoder, N.", least=1, most=1000)

@@ -26,6 +26,7 @@ from jaxformer.models.arrays import AnyArray, Columns, Floats, Ids, Integer, Tab
 from jaxformer.models.kernels.mixed_precision import transposed
 from jaxformer.models.kernels.norm import mean_and_variance
 from jaxformer.models.layers import ACTIVATIONS, residual
+from jaxformer.models.linen_model import LinenModel
 from jaxformer.models.positions import position_table
 from jaxformer.models.sequence_model import (
     Newest,
@@ -92,6 +93,7 @@ class TransformerDecoder:
 
     config: TransformerConfig
     network: Transformer
+    model: LinenModel  # which encodes
 
     def weights(self, params: Parameters) -> TransformerWeights:
         stack, layers = params["decoder"], range(self.config.decoder_layers)
@@ -147,21 +149,13 @@ class TransformerDecoder:
         }
 
     def encode(self, weights: TransformerWeights, source: Ids) -> TransformerMemory:
-        ids = source
-        if self.config.longest is not None:  # padding may exceed it
-            ids = source[:, : self.config.longest]
-        is_real = ids != PAD
-        encoded = self.network.apply(
-            {"params": weights.params}, ids, is_real.astype(jnp.int32), method="encode"
-        )
-        x = self._features_first(encoded.reshape(-1, self.config.d_model))
+        states = self.model.encode(weights.params, source).states
+        x = self._features_first(states.reshape(-1, self.config.d_model))
         layers = []
         for layer in weights.layers:
             both = jnp.split(layer["cross_memory"](x), [self._query_size])
-            layers.append(self._attention.attended(*both, ids.shape[0]))
-        return self.resize_memory(
-            TransformerMemory(layers, is_real), length=source.shape[1]
-        )
+            layers.append(self._attention.attended(*both, len(source)))
+        return TransformerMemory(layers, source != PAD)
 
     def resize_memory(
         self, memory: TransformerMemory, *, length: int

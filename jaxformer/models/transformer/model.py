@@ -1,19 +1,18 @@
 """The Transformer as a `jaxformer.models.sequence_model.Model`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float32, PyTree
 
 from jaxformer.batch import Batch
-from jaxformer.models.arrays import Flags, RandomKey
+from jaxformer.models.arrays import Ids, Vectors
 from jaxformer.models.kernels.mixed_precision import default_activation_dtype
 from jaxformer.models.layers import LayerNorm, Sublayer
-from jaxformer.models.linen_model import LinenModel
+from jaxformer.models.linen_model import DecoderMaps, LinenModel, Sown
 from jaxformer.models.local_attention import keys_computed
-from jaxformer.models.sequence_model import AttentionMaps, Parameters
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.models.transformer.decoder import TransformerDecoder
 from jaxformer.models.transformer.transformer import Transformer
@@ -29,53 +28,49 @@ class TransformerModel(LinenModel):
     decoder_type: ClassVar = TransformerDecoder
 
     @property
+    def activation_type(self) -> str:
+        return self.activation_dtype or default_activation_dtype(self.config.dtype)
+
+    @property
     def network(self) -> Transformer:
-        dtype = self.activation_dtype or default_activation_dtype(self.config.dtype)
         sizes = self.vocab_size, self.rematerialise, self.source_vocab_size
-        return Transformer(self.config, *sizes, dtype)
+        return Transformer(self.config, *sizes, self.activation_type)
 
-    def attention(self, params: Parameters, batch: Batch) -> AttentionMaps:
-        _, found = self.apply(params, batch, method="hidden", mutable="intermediates")
+    def encoder_maps(self, sown: Sown, batch: Batch) -> Float32[Array, "N B H S S"]:
+        is_projected = self.config.encoder_projected_keys is not None
+        kind = None if is_projected else "self_attention"
+        return self._maps(sown, "encoder", kind, batch.source)
 
-        def maps(stack: str, attention: str) -> Float32[Array, "N B H T S"]:
-            names = [f"layer_{n}" for n in range(self.config.layers(stack))]
-            is_encoder, config = stack == "encoder", self.config
-            is_projected = is_encoder and config.encoder_projected_keys is not None
-            if is_projected or attention not in config.sublayers(stack):
-                rows, length = (batch.source if is_encoder else batch.target).shape
-                return jnp.zeros((0, rows, config.num_heads, length, length))
-            layers = (found["intermediates"][stack][name] for name in names)
-            return jnp.stack([layer[attention]["weights"][0] for layer in layers])
+    def decoder_maps(self, sown: Sown, batch: Batch) -> DecoderMaps:
+        kinds = "self_attention", "cross_attention"
+        own, cross = (self._maps(sown, "decoder", k, batch.target) for k in kinds)
+        return own, cross
 
-        kinds = ("encoder", "self"), ("decoder", "self"), ("decoder", "cross")
-        return AttentionMaps(
-            *(maps(stack, f"{kind}_attention") for stack, kind in kinds)
-        )
+    def _maps(
+        self, sown: Sown, stack: str, kind: str | None, ids: Ids
+    ) -> Float32[Array, "N B H T S"]:
+        config, (rows, length) = self.config, ids.shape
+        if kind not in config.sublayers(stack):
+            return jnp.zeros((0, rows, config.num_heads, length, length))
+        layers = (sown[stack][f"layer_{n}"] for n in range(config.layers(stack)))
+        return jnp.stack([layer[kind]["weights"][0] for layer in layers])
 
-    def watch(self, params: Parameters, batch: Batch, key: RandomKey) -> Flags:
+    def outputs(
+        self, module: nn.Module, method: str, output: PyTree
+    ) -> dict[str, Vectors]:
         """Names are as "decoder/layer_0/cross_attention" and "encoder/norm"."""
-        found = {}
+        is_last_norm = isinstance(module, LayerNorm) and len(module.path) == 2
+        if is_last_norm or isinstance(module, Sublayer):
+            return {"/".join(module.path).removesuffix("_sublayer"): output}
+        return {}
 
-        def keep(function, args, kwargs, context):
-            output, module = function(*args, **kwargs), context.module
-            is_last_norm = isinstance(module, LayerNorm) and len(module.path) == 2
-            if is_last_norm or isinstance(module, Sublayer):
-                name = "/".join(module.path).removesuffix("_sublayer")
-                found[name] = jnp.isfinite(output).all()
-            return output
-
-        with nn.intercept_methods(keep):  # no array can leave a rematerialised layer
-            replace(self, rematerialise=False).features(params, batch, key)
-        return found
-
-    def flops(self, rows: int, source: int, target: int) -> int:
-        """Count two operations for each weight and position forward, four backward."""
+    def products(self, source: int, target: int) -> tuple[int, int]:
         config = self.config
         encoder, decoder = config.encoder_layers, config.decoder_layers
         d, head_pair = config.d_model, config.num_heads * (config.d_k + config.d_v)
         attention, feed_forward = 2 * d * head_pair, 2 * d * config.d_ff
         # Cross-attention projects the target twice and the source twice.
-        of_source = encoder * (attention + feed_forward) + decoder * attention // 2
+        of_source = encoder * (attention + feed_forward)
         own = 2 * d * d if config.has_ssru else attention
         of_target = decoder * (own + attention // 2 + feed_forward)
         of_target += d * self.vocab_size
@@ -92,10 +87,14 @@ class TransformerModel(LinenModel):
             read += 2 * config.relative_distance + 1
             written += 2 * config.relative_distance + 1
         written = 0 if config.has_ssru else written
-        scores = source * encoder * read + target * decoder * (written + source)
-        return 6 * rows * (source * of_source + target * of_target + head_pair * scores)
+        memory = source * decoder * attention // 2
+        scores = target * decoder * (written + source)
+        return (
+            source * (of_source + head_pair * encoder * read),
+            memory + target * of_target + head_pair * scores,
+        )
 
-    def activations(self, rows: int, source: int, target: int) -> int:
+    def kept(self, source: int, target: int) -> tuple[int, int]:
         config = self.config
         encoder, decoder = config.encoder_layers, config.decoder_layers
         projected = config.num_heads * (config.d_k + config.d_v)
@@ -106,4 +105,4 @@ class TransformerModel(LinenModel):
             own = 3 * config.d_model - projected
         of_source = encoder * (width + heads * keys)
         of_target = decoder * (width + own + heads * source)
-        return rows * (source * of_source + target * of_target)
+        return source * of_source, target * of_target

@@ -11,11 +11,11 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float32
 
 from jaxformer.batch import Batch, positions_in_segments, shift_right
-from jaxformer.models.arrays import Ids, Sources, Table, Targets, Vectors
+from jaxformer.models.arrays import Ids, Sources, Vectors
 from jaxformer.models.attention import MultiHeadAttention
-from jaxformer.models.embeddings import make_tables
+from jaxformer.models.embeddings import Tables, make_tables
 from jaxformer.models.global_attention import GlobalAttention
-from jaxformer.models.kernels.elementwise import copies, look_up
+from jaxformer.models.kernels.elementwise import copies
 from jaxformer.models.kernels.rematerialise import rematerialised
 from jaxformer.models.layers import (
     Dropout,
@@ -29,7 +29,7 @@ from jaxformer.models.masks import segment_mask
 from jaxformer.models.positions import position_table
 from jaxformer.models.projected_attention import ProjectedAttention
 from jaxformer.models.relative_attention import RelativeAttention
-from jaxformer.models.sequence_model import Features, batch_logits
+from jaxformer.models.sequence_model import Encoded, Features, mean_summary
 from jaxformer.models.ssru import SSRU, Starts
 from jaxformer.models.transformer.config import SINUSOIDS, TransformerConfig
 from jaxformer.tokens import BOS, EOS
@@ -184,12 +184,11 @@ class Transformer(nn.Module):
         x = self.dropout(x.astype(self.activation_dtype))
         return nn.with_logical_constraint(x, ("batch", "length", "activation"))
 
-    def encode(self, source: Ids, segments: Ids) -> Vectors:
-        rows, _ = look_up(self.tables.source, source, self.activation_dtype)
-        return self._encode(rows, segments)
-
-    def _encode(self, rows: Vectors, segments: Ids) -> Vectors:
-        config, x = self.config, self._embed(rows, segments)
+    def encode(self, source: Ids, segments: Ids) -> tuple[Encoded, Tables]:
+        """Run the encoder; return also the tables for the decoder."""
+        config, dtype = self.config, self.activation_dtype
+        rows, tables = self.tables.look_up_source(source, dtype)
+        x = self._embed(rows, segments)
         if config.encoder_projected_keys is not None:
             mask = (segments != 0)[:, None, None]
         else:
@@ -197,20 +196,18 @@ class Transformer(nn.Module):
                 segments, window=config.attention_window, is_causal=False,
                 first=config.encoder_global_positions or 0,
             )  # fmt: skip
-        return self.encoder(x, mask, self._rotary_positions(segments))
+        states = self.encoder(x, mask, self._rotary_positions(segments))
+        return Encoded(states, x, mean_summary(states, segments)), tables
 
-    def hidden(self, batch: Batch) -> tuple[Targets, Table]:
-        """Run both stacks on a whole target; also return the output table."""
+    def decode(self, batch: Batch, encoded: Encoded, tables: Tables) -> Features:
+        """Run the decoder on whole targets."""
         segments = batch.target_segments
         inputs = shift_right(batch.target, segments)
         is_first, kind = inputs == BOS, self.config.first_input
         inputs = jnp.where(is_first, EOS, inputs) if kind == "eos" else inputs
-        source, target, table = self.tables.look_up(
-            batch.source, inputs, self.activation_dtype
-        )
+        target, table = tables.look_up_target(inputs, self.activation_dtype)
         if kind == "zeros":
             target = jnp.where(is_first[..., None], jnp.zeros_like(target), target)
-        memory = self._encode(source, batch.source_segments)
         x = self._embed(target, segments)
         if self.config.has_ssru:
             past = (positions_in_segments(segments) == 0)[..., None]
@@ -219,14 +216,10 @@ class Transformer(nn.Module):
             past = self_attention_mask(segments, window=window, is_causal=True)
         cross_mask = segment_mask(segments, batch.source_segments)
         positions = self._rotary_positions(segments)
-        return self.decoder(x, past, positions, memory, cross_mask), table
+        hidden = self.decoder(x, past, positions, encoded.states, cross_mask)
+        bias = self.logits_bias if self.config.logits_bias else None
+        return Features(hidden.astype(self.config.dtype), table, bias)
 
     def features(self, batch: Batch) -> Features:
         """Compute the factors of the logits."""
-        bias = self.logits_bias if self.config.logits_bias else None
-        hidden, table = self.hidden(batch)
-        return Features(hidden.astype(self.config.dtype), table, bias)
-
-    def __call__(self, batch: Batch) -> Float32[Array, "B T V"]:
-        """Compute the logits of every next target token."""
-        return batch_logits(self.features(batch))
+        return self.decode(batch, *self.encode(batch.source, batch.source_segments))

@@ -1,0 +1,1 @@
+"""An encoder of one architecture with a decoder of another."""
