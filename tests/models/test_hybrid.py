@@ -179,3 +179,7 @@ def test_a_side_is_a_section_without_the_other_side():
     packs = config_of("hybrid", encoder=ENCODER | {"encoder_projected_keys": 3})
     assert (config.packs, packs.packs) == (True, False)
     assert packs.longest == ENCODER["max_positions"]
+    decoder = tiny.side_of("decoder", "transformer", num_heads=3)
+    both = config_of("hybrid", encoder=ENCODER | {"num_heads": 6}, decoder=decoder)
+    found = config_of(**HYBRIDS["convolutional to recurrent"])
+    assert [each.num_heads for each in (config, both, found)] == [2, 3, None]

@@ -1,6 +1,7 @@
 """The hyper-parameters of a hybrid model: the config section `model`."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,6 +90,21 @@ class HybridConfig(Section, name="model"):
     def longest(self) -> int | None:
         found = [half.longest for half in self.sides.values()]
         return min((each for each in found if each is not None), default=None)
+
+    @property
+    def num_heads(self) -> int | None:
+        """Common divisor of the heads of both sides, for meshes; None without heads."""
+        return self._divisor("num_heads")
+
+    @property
+    def d_ff(self) -> int | None:
+        """Common divisor of the feed-forward widths of both sides, for meshes."""
+        return self._divisor("d_ff")
+
+    def _divisor(self, key: str) -> int | None:
+        return (
+            math.gcd(*(getattr(half, key, 0) for half in self.sides.values())) or None
+        )
 
     @classmethod
     def keys(cls, given: Values) -> dict[str, dataclasses.Field]:
