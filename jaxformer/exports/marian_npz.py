@@ -200,7 +200,7 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
     is_rnn = settings.get("transformer-decoder-autoreg") == "rnn"
     if is_rnn and settings.get("dec-cell") != "ssru":
         raise UnsupportedError(f"it has dec-cell={settings.get('dec-cell')}, not ssru")
-    is_trained = any(settings.get(key) for key in POSITIONS)
+    is_trained = "Wpos" in arrays  # Marian 1.12 has the key, and no such array
     unused = "attention_window", "encoder_projected_keys", "encoder_global_positions"
     size = model["d_model"] // model["num_heads"]
     return {
