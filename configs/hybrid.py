@@ -21,11 +21,22 @@ from ml_collections import ConfigDict
 
 from jaxformer.configs import multi30k_architectures
 from jaxformer.configs.multi30k_rows import require_row
-from jaxformer.models.architectures import config_type
-from jaxformer.models.hybrid.config import keys_of_side
 
 # Rows of configs/multi30k_architectures.py.
 KINDS = {"transformer": "transformer", "lstm": "lstm_dot", "convs2s": "convs2s"}
+SHARED = "d_model", "tied_embeddings", "dropout", "dtype"
+OF_OTHER_SIDE = {
+    ("transformer", "encoder"): (
+        "decoder_layers", "first_input", "decoder_self_attention",
+    ),
+    ("transformer", "decoder"): (
+        "encoder_layers", "encoder_projected_keys", "encoder_global_positions",
+    ),
+    ("lstm", "encoder"): ("decoder_layers", "attention", "attention_window", "feeding"),
+    ("lstm", "decoder"): ("encoder_layers", "bidirectional"),
+    ("convs2s", "encoder"): ("decoder_layers",),
+    ("convs2s", "decoder"): ("encoder_layers",),
+}  # fmt: skip
 # Layers of an encoder and of a decoder for each width that was tried.
 LAYERS = {
     "transformer": {96: (4, 4), 128: (2, 2), 160: (1, 1)},
@@ -51,8 +62,8 @@ def half(side: str, kind: str, d_model: int) -> dict[str, object]:
     if kind == "transformer":
         model.update(d_ff=2 * d_model, d_k=d_model // 8, d_v=d_model // 8)
     model.encoder_layers, model.decoder_layers = LAYERS[kind][d_model]
-    keys = keys_of_side(side, config_type(model.architecture))
-    return {key: model[key] for key in model if key in keys}
+    left_out = {*SHARED, *OF_OTHER_SIDE[kind, side]}
+    return {key: model[key] for key in model if key not in left_out}
 
 
 def get_config(row: str = "transformer_lstm") -> ConfigDict:

@@ -24,6 +24,7 @@ class AnyTokenizer(Protocol):
     source_model: bytes  # a SentencePiece model, as in its file
     target_model: bytes  # the same one if both languages share it
     files: Mapping[str, bytes]  # by name, of an imported model's own tokeniser
+    target_start: Sequence[int]  # ids that each target begins with: its tag, or none
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Turn each source sentence into ids, EOS last."""

@@ -95,6 +95,11 @@ def save_with_torch(folder: Path, copy: Path) -> None:
         torch.save(own, copy / f"pytorch_model-{part + 1}.bin")
 
 
+def sinusoids(folder: Path) -> np.ndarray:
+    """Return the table of positions, which older checkpoints of M2M-100 have."""
+    return model_of(folder).model.encoder.embed_positions.weights.numpy()
+
+
 def tokenizer_facts(folder: Path) -> dict[str, Any]:
     """Return the tokeniser's class, size and reserved ids."""
     found = tokenizer_of(folder)

@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from jaxformer.exports.checkpoint import read_checkpoint
 from jaxformer.exports.m2m100 import tag_of_language
+from jaxformer.exports.reading import read_checkpoint
 from jaxformer.models.sequence_model import parameter_count
 from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.runs.workdir import Workdir

@@ -57,7 +57,7 @@ def run(
     )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
-    tags = len(this.tokenizer.encode_target([""])[0]) - 1  # given, so log P is 0
+    tags = len(this.tokenizer.target_start)  # given, so log P is 0
     if json or tags:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)

@@ -97,8 +97,6 @@ class TeacherForcing:
             {name: index for index, name in enumerate(names)} for names in self._names
         ]
         self._batch_tokens, self._longest = batch_tokens, model.longest
-        # Tokens that are given as the source is: the target's tag, if it has one.
-        self._given = len(tokenizer.encode_target([""])[0]) - 1
         self._rows = rows
 
         def log_probabilities(params: Parameters, batch: Batch) -> jax.Array:  # [B, T]
@@ -178,7 +176,7 @@ class TeacherForcing:
             if self._rows and len(batch.source) % self._rows.num_devices == 0:
                 batch = jax.device_put(batch, self._rows)
             rows = np.array(self._log_probabilities(params, batch))
-            rows[:, : self._given] = 0.0
+            rows[:, : len(self._tokenizer.target_start)] = 0.0  # given, as the source
             for index, row in zip(indices, rows, strict=False):
                 scored[index] = row[: len(parts[index][1])].tolist()
         values = itertools.chain.from_iterable(scored)

@@ -106,7 +106,6 @@ class TextPipeline:
     ) -> None:
         self.tokenizer, self.options, self._choose = tokenizer, options, choose
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
-        self._given = tokenizer.encode_target([""])[0][:-1]  # the target's tag, if any
         self._needs_tag = needs_tag and not options.tag
         self.tags = [name for name in self._names[0] if tokenizer.language_code(name)]
         if options.tag not in ("", *self.tags):
@@ -170,7 +169,7 @@ class TextPipeline:
             [p for each in line for p in parts_of(each, encode, **how)]
             for line in lines
         ]
-        given = self._given
+        given = [*self.tokenizer.target_start]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else given
         if UNK in begin:
             raise InputError(
@@ -208,7 +207,7 @@ class TextPipeline:
 
     def _encode_phrase(self, texts: Sequence[str]) -> list[list[int]]:
         rows = self.tokenizer.encode_target(texts)
-        return [ids[len(self._given) :] for ids in rows]
+        return [ids[len(self.tokenizer.target_start) :] for ids in rows]
 
     def reporting(
         self, tasks: Sequence[Task], done: Callable[[OfParts], None]

@@ -1,34 +1,23 @@
-"""Checkpoints of other programs, of whatever kind, as our parameters."""
+"""What every reader of published models returns or raises."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from jaxformer.exports import huggingface
-from jaxformer.exports.huggingface import Checkpoint, UnsupportedError, fault
-from jaxformer.exports.m2m100 import read_m2m100
-from jaxformer.exports.marian_import import read_marian
-from jaxformer.exports.marian_npz import DECODER, read_npz
-from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries
-
-READERS = {"marian": read_marian, "m2m_100": read_m2m100}  # by `model_type`
+Fields = Mapping[str, Any]  # of a `TransformerConfig`
+Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a folder. Raises InputError if it is incomplete, damaged or unsupported."""
-    try:
-        if not (folder / "config.json").exists() and entries(folder, f"*{DECODER}"):
-            return read_npz(folder)
-        settings = huggingface.read_json(folder / "config.json")
-        if str(settings.get("model_type")) not in READERS:
-            raise fault(settings, "model_type", f"not one of {', '.join(READERS)}")
-        return READERS[settings["model_type"]](folder)
-    except OSError as error:
-        raise InputError(
-            f"the checkpoint cannot be read ({error}); download it, for example with: "
-            "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
-        ) from None
-    except UnsupportedError as error:
-        raise InputError(
-            f"{folder} cannot be imported: {error}; put back the checkpoint's own "
-            "files, or import another model"
-        ) from None
+class Checkpoint(NamedTuple):
+    """A model in our layout."""
+
+    model: Json  # TransformerConfig, without dropout and dtype
+    params: dict  # nested dicts of float32 arrays
+    vocabularies: list[list[str]]  # pieces by our id: of both, or of source and target
+    models: list[Path]  # files of SentencePiece, of source and target; not yet read
+    files: tuple[Path, ...] = ()  # of the tokeniser besides, to export again
+    tags: tuple[str, ...] = ()  # pieces of languages that both sides begin with
+
+
+class UnsupportedError(Exception):
+    """A fault of a checkpoint; the reader adds the folder and what to do."""

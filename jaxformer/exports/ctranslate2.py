@@ -96,11 +96,8 @@ def write_ctranslate2(
 def _spec(specs: ModuleType, config: TransformerConfig, params: dict) -> tuple:
     """Return a `TransformerSpec` without vocabulary, and its table of positions."""
     parameters.require_fields("CTranslate2", config, {
-        "decoder_self_attention": ("attention",),
-        "attention_window": (None,),
-        "encoder_projected_keys": (None,),
+        **parameters.PLAIN,
         "positions": (*SINUSOIDS, "learned"),
-        "activation": ("relu", "swish"),
     })  # fmt: skip
     left = parameters.flat(params)
     common = {

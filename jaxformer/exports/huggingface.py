@@ -11,18 +11,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.exports.checkpoint import Fields, Json, UnsupportedError
 from jaxformer.exports.parameters import flat, nested
 from jaxformer.models.positions import position_table
 from jaxformer.models.transformer.config import BIASES, TransformerConfig
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries
 
-Fields = Mapping[str, Any]  # of a `TransformerConfig`
-Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
 LAYER_NORM_EPSILON = 1e-5  # PyTorch's, of every model
 # Our embeddings [V, D] by Hugging Face's names, for each `model.tied_embeddings`.
 EMBEDDINGS = {
@@ -49,21 +48,6 @@ _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
 _UNUSED = "attention_window", "encoder_projected_keys", "encoder_global_positions"
 _ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 _MOST = 1 << 24  # of any size in config.json
-
-
-class Checkpoint(NamedTuple):
-    """A model in our layout."""
-
-    model: Json  # TransformerConfig, without dropout and dtype
-    params: dict  # nested dicts of float32 arrays
-    vocabularies: list[list[str]]  # pieces by our id: of both, or of source and target
-    models: list[Path]  # files of SentencePiece, of source and target; not yet read
-    files: tuple[Path, ...] = ()  # of the tokeniser besides, to export again
-    tags: tuple[str, ...] = ()  # pieces of languages that both sides begin with
-
-
-class UnsupportedError(Exception):
-    """A fault of a checkpoint; the reader adds the folder and what to do."""
 
 
 # --- layout ---------------------------------------------------------------------------
@@ -214,6 +198,8 @@ def from_tensors(
                 raise UnsupportedError(f"{name} is not equal to {same}")
         elif name.endswith(("embed_positions.weight", "embed_positions.weights")):
             table = tensors.pop(name)
+            if model["positions"] == "fairseq":
+                table = table[2:]  # the rows of its positions; row 1 is that of <pad>
             sinusoids = position_table(model["positions"], len(table), d_model)
             sinusoids = sinusoids[:, columns(model)]
             if table.shape != sinusoids.shape or not np.allclose(

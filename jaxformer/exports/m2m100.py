@@ -18,8 +18,8 @@ from jaxformer.config.data import TAG, language_and_script
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
-from jaxformer.exports.huggingface import Checkpoint, UnsupportedError
-from jaxformer.exports.parameters import require_fields
+from jaxformer.exports.checkpoint import Checkpoint, UnsupportedError
+from jaxformer.exports.parameters import plain_fields, require_fields
 from jaxformer.system.errors import InputError, did_you_mean, packages_of
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
@@ -50,7 +50,7 @@ _LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 
 
 def read_m2m100(folder: Path) -> Checkpoint:
-    """Read a checkpoint; raises what `jaxformer.exports.import_.read` explains."""
+    """Read a checkpoint; raises what `jaxformer.exports.reading` makes messages of."""
     settings = huggingface.read_json(folder / "config.json")
     model = huggingface.fields_of(settings, FIXED, FIELDS)
     size = huggingface.integer(settings, "vocab_size")
@@ -125,26 +125,20 @@ def export_m2m100(
     with packages_of("export"):
         import safetensors.numpy
     model, pieces = config.model, tokenizer.pieces()
-    head_size = model.d_model / model.num_heads
-    epsilon = huggingface.LAYER_NORM_EPSILON
     require_fields("M2M-100's layout", model, {
+        **plain_fields(model),
         **{field: (value,) for field, value in FIELDS.items()},
         "biases": ("attention",),
-        "decoder_self_attention": ("attention",),
-        "attention_window": (None,),
-        "encoder_projected_keys": (None,),
-        "activation": ("relu", "swish"),
-        "d_k": (head_size,),
-        "d_v": (head_size,),
-        "layer_norm_epsilon": (epsilon,),
+        "layer_norm_epsilon": (huggingface.LAYER_NORM_EPSILON,),
     })  # fmt: skip
     rows = {"embedding": [*OURS, *range(4, len(pieces))]}
     tensors = huggingface.to_tensors(model, params, rows)
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     (folder / "model.safetensors").write_bytes(content)
     (folder / MODEL).write_bytes(tokenizer.source_model)
-    for name, content in tokenizer.files.items():
-        (folder / name).write_bytes(content)
+    for name in TOKENIZER_FILES:  # a damaged run may have files of other names
+        if name in tokenizer.files:
+            (folder / name).write_bytes(tokenizer.files[name])
     ids = {f"{name}_token_id": IDS[name] for name in ("bos", "pad", "eos")}
     ids["decoder_start_token_id"] = IDS["eos"]
     write = huggingface.write_json

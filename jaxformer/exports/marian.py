@@ -18,7 +18,6 @@ sqrt(1e-5 / epsilon): 4 for 1e-6, which turns 1e-5 into 6e-7. The first norm kee
 because positions cannot be scaled. So a larger epsilon than 1e-5 is refused.
 """
 
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy as np
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
-from jaxformer.exports.parameters import require_fields
+from jaxformer.exports.parameters import plain_fields, require_fields
 from jaxformer.models.embeddings import NAMES
 from jaxformer.models.transformer.config import TransformerConfig
 from jaxformer.system.errors import packages_of
@@ -118,18 +117,12 @@ def export_marian(
 
 
 def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
-    head_size = Fraction(config.d_model, config.num_heads)
     most = huggingface.LAYER_NORM_EPSILON
     require_fields("Marian's layout", config, {
+        **plain_fields(config),
         "positions": ("sinusoidal",),
         "first_input": ("bos",),
         "norm_first": (False,),
-        "decoder_self_attention": ("attention",),
-        "attention_window": (None,),
-        "encoder_projected_keys": (None,),
-        "activation": ("relu", "swish"),
-        "d_k": (head_size,),
-        "d_v": (head_size,),
         "layer_norm_epsilon": (min(config.layer_norm_epsilon, most),),
     })  # fmt: skip
     rows = dict.fromkeys(NAMES, slice(None))

@@ -13,12 +13,13 @@ sources and target_vocab.json.
 from pathlib import Path
 
 from jaxformer.exports import huggingface, marian
-from jaxformer.exports.huggingface import Checkpoint, Json, UnsupportedError, fault
+from jaxformer.exports.checkpoint import Checkpoint, Json, UnsupportedError
+from jaxformer.exports.huggingface import fault
 from jaxformer.models.embeddings import NAMES
 
 
 def read_marian(folder: Path) -> Checkpoint:
-    """Read a checkpoint; raises what `jaxformer.exports.checkpoint` makes messages of.
+    """Read a checkpoint; raises what `jaxformer.exports.reading` makes messages of.
 
     The parameters fit a `Transformer` with the fields `model` and as many ids as the
     vocabularies have.

@@ -9,6 +9,8 @@ Marian's decoder begins with zeros instead of an embedding, and it has no paddin
 our PAD and BOS are additional ids, and a bias of the logits makes them improbable.
 """
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -18,18 +20,20 @@ import numpy as np
 
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
-from jaxformer.exports.huggingface import (
+from jaxformer.exports.checkpoint import (
     Checkpoint,
     Fields,
     Json,
     UnsupportedError,
 )
-from jaxformer.exports.parameters import flat, nested, require_fields
+from jaxformer.exports.parameters import flat, nested, plain_fields, require_fields
 from jaxformer.models.transformer.config import BIASES
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
+# What zipfile and NumPy raise.
+_DAMAGE = ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error
 SETTINGS = "special:model.yml"  # the array of bytes
 DECODER = "decoder.yml"
 NEVER = -100.0  # the bias of PAD and BOS: their probability is 0 in float32
@@ -132,7 +136,7 @@ def leaves(fields: Fields) -> Iterator[Leaf]:
 
 
 def read_npz(folder: Path) -> Checkpoint:
-    """Read a folder; raises what `jaxformer.exports.checkpoint` makes messages of."""
+    """Read a folder; raises what `jaxformer.exports.reading` makes messages of."""
     with packages_of("export"):
         import yaml
     (file,) = entries(folder, f"*{DECODER}")[:1]
@@ -143,11 +147,7 @@ def read_npz(folder: Path) -> Checkpoint:
     paths = [[folder / Path(str(name)).name for name in each] for each in names]
     if len(paths[0]) > 1 or len(paths[1]) != 2:
         raise UnsupportedError(f"{file.name} names other than 1 model and 2 vocabs")
-    try:
-        with np.load(paths[0][0]) as archive:
-            arrays = dict(archive)
-    except (ValueError, EOFError, KeyError) as error:
-        raise InputError(f"{paths[0][0]} is damaged: {error}") from None
+    arrays = _arrays(paths[0][0])
     settings = _yaml(yaml, arrays.pop(SETTINGS, np.zeros(0)).tobytes(), SETTINGS)
     model = _model(settings, arrays)
     vocabularies, models = _vocabularies(yaml, folder, paths[1])
@@ -157,10 +157,22 @@ def read_npz(folder: Path) -> Checkpoint:
     return Checkpoint(model, params, [pieces for pieces, _ in vocabularies], models)
 
 
-def _yaml(yaml: ModuleType, content: bytes, name: str) -> Json:
+def _arrays(file: Path) -> dict[str, np.ndarray]:
     try:
-        text = content.decode().rstrip("\0")
-        values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        with file.open("rb") as opened, zipfile.ZipFile(opened):
+            opened.seek(0)
+            return dict(np.load(opened))
+    except _DAMAGE as error:
+        raise InputError(f"{file} is damaged: {error}; download it again") from None
+
+
+def _yaml(
+    yaml: ModuleType, content: bytes, name: str, loader: str = "SafeLoader"
+) -> Json:
+    """Read an object; with "BaseLoader" all its keys and values are text."""
+    try:
+        text, own = content.decode().rstrip("\0"), getattr(yaml, loader)
+        values = yaml.load(text, getattr(yaml, f"C{loader}", own))
     except (yaml.YAMLError, ValueError):
         values = None
     if not isinstance(values, dict):
@@ -236,10 +248,13 @@ def _vocabularies(
             names.append(SentencePieceModel(path.read_bytes()).pieces)
             models = [*paths]
             continue
-        ids = _yaml(yaml, path.read_bytes(), path.name)
-        if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+        # As text, since "yes" and "1" are pieces.
+        ids = _yaml(yaml, path.read_bytes(), path.name, "BaseLoader")
+        places = {str(index): piece for piece, index in ids.items()}
+        order = [*map(str, range(len(ids)))]
+        if {*places} != {*order}:
             raise UnsupportedError(f"{path.name} does not name its ids, one piece each")
-        names.append(sorted(map(str, ids), key=ids.get))
+        names.append([places[index] for index in order])
     found = []
     for own in names:
         if missing := RESERVED.keys() - {*own}:
@@ -313,15 +328,12 @@ def export_npz(
     with packages_of("export"):
         import yaml
     model = config.model
-    head_size = model.d_model / model.num_heads
     require_fields("Marian", model, {
+        **plain_fields(model),
+        "decoder_self_attention": ("attention", "ssru"),
         "first_input": ("zeros",),
         "positions": ("tensor2tensor", "learned_unscaled"),
         "biases": ("all",),
-        "attention_window": (None,),
-        "encoder_projected_keys": (None,),
-        "d_k": (head_size,),
-        "d_v": (head_size,),
         "layer_norm_epsilon": (1e-6,),
     })  # fmt: skip
     sides = _sides(tokenizer)

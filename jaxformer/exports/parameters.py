@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -40,6 +41,21 @@ def require_exportable(config: Section) -> None:
             f"model.architecture={config.architecture} cannot be exported; every "
             "format holds only the architecture transformer"
         )
+
+
+# Values of fields that every format can hold.
+PLAIN: dict[str, tuple] = {
+    "decoder_self_attention": ("attention",),
+    "attention_window": (None,),
+    "encoder_projected_keys": (None,),
+    "activation": ("relu", "swish"),
+}
+
+
+def plain_fields(config: Section) -> dict[str, tuple]:
+    """Return PLAIN, and the head size of formats whose heads make up d_model."""
+    head_size = Fraction(config.d_model, config.num_heads)
+    return PLAIN | dict.fromkeys(("d_k", "d_v"), (head_size,))
 
 
 def require_fields(program: str, config: Section, allowed: dict[str, tuple]) -> None:

@@ -128,7 +128,8 @@ class Tokenizer:
         self.content, self.hash = content, hashlib.sha256(content).hexdigest()
         self.is_shared, self.renumbers = True, False
         self.files: dict[str, bytes] = {}  # of an imported model's own tokeniser
-        self.target_tag, self._tag_ids = "", []
+        self.target_tag = ""
+        self.target_start: list[int] = []  # ids that each target begins with
         if content.startswith(_ZIP):
             models, vocabularies, self.files = _unpack(content)
             pieces = vocabularies * 2 or (None, None)  # one of both sides, or two
@@ -193,13 +194,12 @@ class Tokenizer:
         In a text only an imported model's have tags, as in Transformers.
         """
         found = self._target.encode(sentences, tagged=self.renumbers)
-        return [[*self._tag_ids, *ids] for ids in found] if self._tag_ids else found
+        return [[*self.target_start, *ids] for ids in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a target up to the first EOS, without its tag."""
-        if self._tag_ids:
-            ids = [token for token in ids if token not in self._tag_ids]
-        return self._target.decode(ids)
+        own = [token for token in ids if token not in self.target_start]
+        return self._target.decode(own)
 
     def for_target(self, tag: str) -> "Tokenizer":
         """Return this tokeniser for targets that begin with a tag; "": with none.
@@ -213,7 +213,7 @@ class Tokenizer:
             raise InputError(f"the vocabulary has no tag {tag!r} for targets")
         other = copy.copy(self)
         other.target_tag = tag
-        other._tag_ids = [self._target.pieces.index(tag)] if tag else []
+        other.target_start = [self._target.pieces.index(tag)] if tag else []
         return other
 
 

@@ -51,7 +51,7 @@ class Numbers:
         found = (re.findall(r"\d+|☃", sentence) for sentence in sentences)
         return [[*(UNK if w == "☃" else int(w) for w in each), EOS] for each in found]
 
-    encode_target = encode
+    encode_target, target_start = encode, ()
 
     def decode(self, ids):
         ids = list(ids)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer.exports import parameters
-from jaxformer.exports.checkpoint import read_checkpoint
 from jaxformer.exports.huggingface import stream_scale
+from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import train_tokenizer

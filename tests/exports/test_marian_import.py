@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.exports.checkpoint import read_checkpoint
 from jaxformer.exports.marian import FIXED
+from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.tokens import BOS, EOS, UNK

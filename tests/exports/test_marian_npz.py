@@ -16,8 +16,8 @@ import pytest
 from benchmarks.models import one_device
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
-from jaxformer.exports.checkpoint import read_checkpoint
 from jaxformer.exports.marian_npz import SETTINGS, export_npz
+from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.training.sharding import batch_sharding
@@ -173,6 +173,7 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
     ("file", "content", "said"),
     [
         ("model.npz", b"spoilt", "model.npz is damaged"),
+        ("model.npz", np.lib.format.magic(1, 0), "model.npz is damaged"),
         ("decoder.yml", b"models: [model.npz]", "does not name models and vocabs"),
         ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
         ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
@@ -183,3 +184,22 @@ def test_damaged_files_are_refused(tmp_path, file, content, said):
     (folder / file).write_bytes(content)
     with pytest.raises(InputError, match=said):
         read_checkpoint(folder)
+
+
+def test_a_damaged_array_is_refused(tmp_path):
+    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    content = bytearray((folder / "model.npz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (folder / "model.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.npz is damaged"):
+        read_checkpoint(folder)
+
+
+def test_pieces_that_yaml_takes_for_other_types_are_text(tmp_path):
+    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    lines = (folder / "vocab.yml").read_text().splitlines()
+    names = ["yes", "1", "null", "1.0", "0x1", "2026-11-28"]
+    ids = [line.rpartition(": ")[2] for line in lines[-len(names) :]]
+    lines[-len(names) :] = map("{}: {}".format, names, ids)
+    (folder / "vocab.yml").write_text("\n".join(lines))
+    assert {*names} <= {*read_checkpoint(folder).vocabularies[0]}

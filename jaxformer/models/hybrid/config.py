@@ -52,7 +52,7 @@ class HybridConfig(Section, name="model"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for side, half in self.sides.items():
-            own = {key: getattr(half, key) for key in keys_of_side(side, type(half))}
+            own = {key: getattr(half, key) for key in _keys(type(half), side)}
             object.__setattr__(self, side, own)
 
     def __hash__(self) -> int:
@@ -69,7 +69,7 @@ class HybridConfig(Section, name="model"):
         for side, other in OTHER.items():
             given = getattr(self, side)
             kind = _kind(side, given)
-            own, keys = kind.keys({}), keys_of_side(side, kind)
+            own, keys = kind.keys({}), _keys(kind, side)
             given = {**{key: None for key in keys if kind_of(own[key])[1]}, **given}
             require_names("key", f"model.{side}.", given, keys)
             try:
@@ -112,7 +112,7 @@ class HybridConfig(Section, name="model"):
         for side in OTHER:
             kind = _kind(side, given.get(side))
             own = kind.keys({})
-            found |= {f"{side}.{key}": own[key] for key in keys_of_side(side, kind)}
+            found |= {f"{side}.{key}": own[key] for key in _keys(kind, side)}
         return found
 
     @classmethod
@@ -120,7 +120,7 @@ class HybridConfig(Section, name="model"):
         values = super().recorded(given)
         for side in OTHER:
             kind = _kind(side, given[side])
-            own = {*given[side], *keys_of_side(side, kind)}
+            own = {*given[side], *_keys(kind, side)}
             completed = kind.recorded(given[side]).items()
             values[side] = {key: value for key, value in completed if key in own}
         return values
@@ -146,7 +146,7 @@ def _kind(side: str, given: object) -> type[Section]:
     return kinds[name]
 
 
-def keys_of_side(side: str, kind: type[Section]) -> list[str]:
+def _keys(kind: type[Section], side: str) -> list[str]:
     """List the keys of an architecture that concern a side and are not SHARED."""
     left_out = {*SHARED, *kind.of_side[OTHER[side]]}
     return [key for key in kind.keys({}) if key not in left_out]
