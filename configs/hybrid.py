@@ -32,7 +32,10 @@ OF_OTHER_SIDE = {
     ("transformer", "decoder"): (
         "encoder_layers", "encoder_projected_keys", "encoder_global_positions",
     ),
-    ("lstm", "encoder"): ("decoder_layers", "attention", "attention_window", "feeding"),
+    ("lstm", "encoder"): (
+        "decoder_layers", "attention", "attention_window", "attention_reading",
+        "feeding",
+    ),
     ("lstm", "decoder"): ("encoder_layers", "bidirectional"),
     ("convs2s", "encoder"): ("decoder_layers",),
     ("convs2s", "decoder"): ("encoder_layers",),

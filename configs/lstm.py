@@ -33,6 +33,7 @@ def get_config() -> ConfigDict:
             "d_model": 1024,
             "attention": "general",
             "attention_window": config_dict.placeholder(int),  # of local attention
+            "attention_reading": "soft",
             "feeding": "none",
             "tied_embeddings": "all",
             "dropout": 0.2,

@@ -37,6 +37,10 @@ ROWS = {
     | {"cell": "tanh", "d_model": 200, "attention": "additive", "feeding": "context"},
     "lstm_dot_forwards": RECURRENT
     | {"bidirectional": False, "attention": "dot", "feeding": "attentional"},
+    "lstm_local": RECURRENT
+    | {"attention": "local", "attention_window": 5, "feeding": "attentional"},
+    "lstm_hard": RECURRENT
+    | {"attention": "dot", "attention_reading": "hard", "feeding": "attentional"},
     "convs2s": CONVOLUTIONAL,
     "convs2s_separable": CONVOLUTIONAL | {"separable": True, "d_model": 160},
 }
@@ -45,7 +49,8 @@ ROWS = {
 LEARNING_RATE_FACTORS = {
     "transformer": 1.0, "lstm_additive": 4.0, "lstm_dot": 4.0, "lstm_fixed": 4.0,
     "gru_additive": 2.0, "convs2s": 8.0,
-    "tanh_additive": 2.0, "lstm_dot_forwards": 4.0, "convs2s_separable": 8.0,
+    "tanh_additive": 2.0, "lstm_dot_forwards": 4.0, "lstm_local": 4.0, "lstm_hard": 4.0,
+    "convs2s_separable": 8.0,
 }  # fmt: skip
 
 

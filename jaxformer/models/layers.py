@@ -10,7 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Float32
 
 from jaxformer.models.arrays import Floats, RandomKey, Vector, Vectors
-from jaxformer.models.kernels.dropout import drop
+from jaxformer.models.kernels.dropout import drop, random_bits
 from jaxformer.models.kernels.elementwise import copies, relu
 from jaxformer.models.kernels.norm import layer_norm as fast_layer_norm
 from jaxformer.models.linear import Projection
@@ -63,6 +63,17 @@ class Dropout(nn.Module):
         if self.rate == 0.0 or not self.has_rng("dropout"):
             return x
         return dropout(x, rate=self.rate, key=self.make_rng("dropout"))
+
+
+def gumbel_noise(shape: tuple[int, ...], *, key: RandomKey) -> Floats:
+    """Draw noise by which the largest of scores + noise is a sample of their softmax.
+
+    The first axis is the batch's. The noise is the same on every mesh.
+    """
+    first, second, *_ = jax.random.key_data(key)
+    bits = random_bits((first, second), shape, batch_shard() * shape[0])
+    uniform = ((bits >> 8).astype(jnp.float32) + 0.5) * 2.0**-24  # in (0, 1)
+    return -jnp.log(-jnp.log(uniform))
 
 
 class LayerNorm(nn.Module):

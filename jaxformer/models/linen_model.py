@@ -63,6 +63,10 @@ class LinenModel:
         return self.config.longest
 
     @property
+    def samples(self) -> bool:
+        return False
+
+    @property
     def network(self) -> nn.Module:
         fields = self.config, self.vocab_size, self.rematerialise
         return self.network_type(*fields, self.source_vocab_size)

@@ -43,6 +43,7 @@ class Features(NamedTuple):
     hidden: Float[Array, "B T D"]
     table: Float32[Array, "V D"]
     bias: Float32[Array, " V"] | None
+    log_choice: Float32[Array, "B T"] | None = None  # log P of what the model drew
 
 
 class Encoded(NamedTuple):
@@ -140,6 +141,7 @@ class Model(Protocol):
     dtype: str  # of the factors of products
     wide_results: bool  # products in bfloat16 have results in float32 on CPUs
     longest: int | None  # most tokens of a sequence; None: no limit
+    samples: bool  # in training, so that `Features` have a `log_choice`
     decoder: Decoder
 
     def init(self, key: RandomKey) -> Parameters:
@@ -189,7 +191,7 @@ def product_blocks(vocabulary: int) -> int:
 
 def batch_logits(features: Features) -> Float32[Array, "B T V"]:
     """Score every next target token."""
-    hidden, table, bias = features
+    hidden, table, bias, _ = features
     logits = jnp.einsum(
         "btd,vd->btv", hidden, table.astype(hidden.dtype),
         preferred_element_type=jnp.float32,

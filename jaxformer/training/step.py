@@ -19,6 +19,7 @@ from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.frozen import merged, trainable
 from jaxformer.training.loss import LossSums, loss_sums
 from jaxformer.training.loss_kernel import projected_loss_sums
+from jaxformer.training.reinforce import choice_loss, moved_baseline
 from jaxformer.training.sharded_optimizer import over_shards
 from jaxformer.training.sharding import splits_batch
 from jaxformer.training.update_kernels import (
@@ -43,6 +44,7 @@ class TrainState(NamedTuple):
     bad_steps: jax.Array  # int32 [], updates skipped in a row, the last one included
     skipped: jax.Array  # int32 [], updates ever skipped: loss or gradient not finite
     window: LossSums  # of the updates since the last log line
+    baseline: jax.Array | None = None  # float32 [], see `jaxformer.training.reinforce`
 
 
 class Gradients(NamedTuple):
@@ -63,7 +65,8 @@ def init_state(
     model: Model, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """Draw the first state, boxed with the logical names of its axes."""
-    return fresh_state(model.init(jax.random.key(config.seed)), optimizer, config)
+    state = fresh_state(model.init(jax.random.key(config.seed)), optimizer, config)
+    return state._replace(baseline=jnp.float32(0)) if model.samples else state
 
 
 def fresh_state(
@@ -103,8 +106,12 @@ def gradients(
         features = model.features(params, batch, dropout_key(state, microbatch))
         targets = batch.target, batch.target_segments
         with jax.named_scope("loss"):
-            sums = projected_loss_sums(*features, *targets, config.label_smoothing)
-        return sums.loss, sums
+            smoothing = config.label_smoothing
+            sums = projected_loss_sums(*features[:3], *targets, smoothing)
+            if features.log_choice is None:
+                return sums.loss, sums
+            drawn = choice_loss(features, *targets, smoothing, state.baseline)
+            return sums.loss + drawn, sums
 
     changed = trainable(state.params, config.freeze)
     grads, sums = jax.grad(summed_loss, has_aux=True)(changed)
@@ -135,12 +142,15 @@ def apply_gradients(
         changed = trainable(state.params, config.freeze)
         updates, opt_state = optimizer.update(grads, state.opt_state, changed)
         params = merged(optax.apply_updates(changed, updates), state.params)
-        ema = state.ema
+        ema, baseline = state.ema, state.baseline
+        if baseline is not None:
+            baseline = moved_baseline(baseline, share * total.sums.loss)
         if config.ema_decay is not None:
             # Not a weighted sum, whose float32 weights would not add up to 1.
             decay = config.ema_decay
             ema = jax.tree.map(lambda old, new: new + decay * (old - new), ema, params)
-        return state._replace(params=params, opt_state=opt_state, ema=ema)
+        own = {"params": params, "opt_state": opt_state, "ema": ema}
+        return state._replace(**own, baseline=baseline)
 
     with jax.named_scope("optimizer"):
         state = updated_if(is_good, update, state)

@@ -30,8 +30,9 @@ CASES = {
         {
             "architecture": "recurrent", "cell": "lstm", "encoder_layers": 1,
             "decoder_layers": 1, "d_model": 32, "attention": "dot",
-            "attention_window": None, "feeding": "none", "dropout": 0.02,
-            "dtype": "float32", "tied_embeddings": "all", "bidirectional": True,
+            "attention_window": None, "attention_reading": "soft", "feeding": "none",
+            "dropout": 0.02, "dtype": "float32", "tied_embeddings": "all",
+            "bidirectional": True,
         },
         peak_learning_rate=4 * (32 * 40) ** -0.5,
         parameters=96 * 32 + 2 * 64 * 49 + 128 * 65 + 3 * 32 * 32 + 32,

@@ -28,7 +28,7 @@ CHANGES = {
         *config_flags("training", ema_decay=0.9, freeze="decoder/layer_0"),
         *config_flags("mesh", data=2, fsdp=2, tensor=2),
     ],
-    "recurrent": [],
+    "recurrent": config_flags("model", attention_reading="hard"),
     "convolutional": [],
     "hybrid": [],
 }

@@ -49,6 +49,9 @@ MODELS = {
         architecture="convolutional", decoder_layers=2, max_dilation=2, separable=True
     ),
     "forwards": recurrent_of(cell="tanh", bidirectional=False, feeding="context"),
+    "hard": recurrent_of(
+        attention="general", attention_reading="hard", feeding="attentional"
+    ),
     "dilated, separate": model_of(
         architecture="convolutional", source_vocab_size=14, tied_embeddings="none"
     ),

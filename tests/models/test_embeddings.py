@@ -68,7 +68,7 @@ def test_the_uses_of_a_tied_matrix_share_one_gradient(architecture):
     batch = Batch(row, row, row, row)
 
     def total(params):
-        hidden, table, _ = model.features(params, batch, jax.random.key(0))
+        hidden, table, *_ = model.features(params, batch, jax.random.key(0))
         return (hidden @ table.T).sum()
 
     program = jax.make_jaxpr(jax.grad(total))(params_of(model))

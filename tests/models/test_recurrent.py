@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jaxformer.system.errors import InputError
 from jaxformer.tokens import BOS, PAD
 from tests.models import tiny
 from tests.models.test_transformer import BATCH, PACKED, VARIANTS
-from tests.models.tiny import params_of, shapes_of
+from tests.models.tiny import config_of, params_of, shapes_of
 
 model_of = functools.partial(tiny.model_of, architecture="recurrent")
 D, H, ROWS, LENGTH = 6, 5, 3, 7
@@ -138,12 +139,20 @@ def test_attention_is_that_of_the_papers(kind, queries):
     for row, t in np.ndindex(ROWS, queries):  # segments of several lengths
         mask[row, t, (t + row) % 3 : LENGTH - row] = True
     source = attention.source_of(weights, states)
-    found, shares = jax.jit(attention.attend, static_argnums=4)(
-        weights, query, source, mask, window
-    )
+    config = config_of("recurrent", attention=kind, attention_window=window)
+    attend = jax.jit(attention.attend, static_argnums=0)
+    found, shares, _ = attend(config, weights, query, source, mask)
     np.testing.assert_array_equal(shares * ~mask, 0.0)
     expected = by_formula(weights, query, states, mask, window)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    if kind == "local":
+        return
+    hard = replace(config, attention_reading="hard")
+    found, same, log_choice = attend(hard, weights, query, source, mask)
+    np.testing.assert_array_equal(same, shares)
+    best = np.argmax(shares, axis=-1)
+    np.testing.assert_array_equal(found, np.take_along_axis(states, best[..., None], 1))
+    np.testing.assert_allclose(log_choice, np.log(shares.max(axis=-1)), atol=1e-5)
 
 
 # Whole models -------------------------------------------------------------------------

@@ -46,6 +46,10 @@ VARIANTS = {
     "context first": recurrent(
         layers=2, cell="gru", attention="additive", feeding="context"
     ),
+    "hard": recurrent(
+        layers=2, attention="general", attention_reading="hard", feeding="attentional"
+    ),
+    "hard after all layers": recurrent(attention="additive", attention_reading="hard"),
     "separable": config_of("convolutional", layers=2, max_dilation=2, separable=True),
     "forwards": recurrent(
         layers=2, cell="tanh", bidirectional=False, attention="general"

@@ -32,7 +32,8 @@ VALUES = {
     "recurrent": {
         "cell": "lstm", "bidirectional": True, "encoder_layers": 1,
         "decoder_layers": 1, "d_model": 16,
-        "attention": "dot", "attention_window": None, "feeding": "none",
+        "attention": "dot", "attention_window": None, "attention_reading": "soft",
+        "feeding": "none",
         "dropout": 0.0, "dtype": "float32", "tied_embeddings": "all",
     },
 }  # fmt: skip

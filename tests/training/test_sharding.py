@@ -57,6 +57,7 @@ WIDE = (  # one dimension of each matrix is d_model or half of it
     CONVOLUTIONAL,
     CONVOLUTIONAL | {"separable": True},
     RECURRENT | FORWARDS | {"cell": "tanh"},
+    RECURRENT | {"attention_reading": "hard"},
     RECURRENT | {"cell": "gru", "attention": "additive", "feeding": "context"},
     RECURRENT | {"attention": "local", "attention_window": 2},
     *LEARNED,

@@ -57,6 +57,10 @@ class HybridModel(LinenModel):
         return all(side.wide_results for side in self.sides)
 
     @property
+    def samples(self) -> bool:
+        return self.sides[1].samples
+
+    @property
     def decoder(self) -> Decoder:
         _, target = self.sides
         return target.decoder_type(target.config, target.network, self)

@@ -10,11 +10,13 @@ from jaxtyping import Array, Bool, Float, Float32
 from jaxformer.models.arrays import Sources, Targets, Vector
 from jaxformer.models.masks import MASKED
 from jaxformer.models.recurrent.cells import Kernel
+from jaxformer.models.recurrent.config import RecurrentConfig
 
 CHUNK = 4  # queries whose additive scores are computed at a time
 AttentionWeights = dict[str, Float[Array, "D D"] | Vector]  # by name
 Mask = Bool[Array, " B #T S"]
 Scores = Float32[Array, "B T S"]
+LogChoice = Float32[Array, "B T"]
 
 
 class RecurrentAttention(nn.Module):
@@ -57,18 +59,28 @@ def source_of(weights: AttentionWeights, states: Sources) -> Source:
     return Source(states, states @ weights["key"] if "key" in weights else states)
 
 
+class Attended(NamedTuple):
+    """What queries read."""
+
+    context: Targets  # in the source's type
+    shares: Scores  # the weights, which sum to less than one in a local window
+    log_choice: LogChoice | None  # of hard attention, the log P of the state it reads
+
+
 def attend(
+    config: RecurrentConfig,
     weights: AttentionWeights,
     query: Targets,
     source: Source,
     mask: Mask,
-    window: int | None,
-) -> tuple[Targets, Scores]:
-    """Average the source's states, each query by its own weights.
+    noise: Scores | None = None,
+) -> Attended:
+    """Read the source's states, each query by its own weights.
 
-    Returns averages in the source's type, and the weights. They sum to less than one
-    where a `window` has a Gaussian.
+    Soft attention averages them. Hard attention reads one: with Gumbel `noise` a sample
+    by the weights, without it the state of the largest weight.
     """
+    window = config.attention_window
     query = query.astype(source.keys.dtype)
     if "score" in weights:
         scores = _additive(query @ weights["query"], source.keys, weights["score"])
@@ -80,10 +92,17 @@ def attend(
     if window is not None:
         distance = _distance(weights, query, mask)
         mask = mask & (jnp.abs(distance) <= window)
-    shares = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    scores = jnp.where(mask, scores, MASKED)
+    shares = jax.nn.softmax(scores, axis=-1)
+    if config.is_hard:
+        choice = (scores if noise is None else scores + noise).argmax(-1)[..., None]
+        log_choice = jnp.take_along_axis(jax.nn.log_softmax(scores), choice, axis=-1)
+        context = jnp.take_along_axis(source.states, choice, axis=1)
+        return Attended(context, shares, log_choice[..., 0])
     if distance is not None:  # equation 10
         shares *= jnp.exp(-jnp.square(distance) / (2 * (window / 2) ** 2))
-    return shares.astype(source.states.dtype) @ source.states, shares
+    context = shares.astype(source.states.dtype) @ source.states
+    return Attended(context, shares, None)
 
 
 def _additive(query: Targets, keys: Sources, vector: Vector) -> Scores:

@@ -15,7 +15,7 @@ class RecurrentConfig(Section, name="model"):
         "encoder": {"encoder_layers": 1, "bidirectional": False},
         "decoder": {
             "decoder_layers": 1, "attention": "none", "attention_window": None,
-            "feeding": "none",
+            "attention_reading": "soft", "feeding": "none",
         },
     }  # fmt: skip
     architecture: str = setting("Kind of model.", choices=("recurrent",))
@@ -39,6 +39,13 @@ class RecurrentConfig(Section, name="model"):
     )
     attention_window: int | None = setting(
         "Positions on either side that local attention sees, D.", least=1
+    )
+    attention_reading: str = setting(
+        "What attention reads: soft, the average of the encoder's states by its "
+        "weights, or hard, one state, which training draws by them and translation "
+        "chooses as the largest (Xu et al. 2015).",
+        choices=("soft", "hard"),
+        earlier="soft",
     )
     feeding: str = setting(
         "What the decoder reads besides the newest token: none; attentional, the last "
@@ -71,6 +78,11 @@ class RecurrentConfig(Section, name="model"):
                 f"{self.attention_window}; local attention needs a window, and others "
                 "have none"
             )
+        if self.is_hard and self.attention in ("none", "local"):
+            raise InputError(
+                f"model.attention is {self.attention} and model.attention_reading is "
+                "hard; hard attention needs the weights additive, dot or general"
+            )
         if self.attention == "none" and self.feeding == "attentional":
             raise InputError(
                 "model.feeding is attentional and model.attention is none; choose an "
@@ -80,6 +92,10 @@ class RecurrentConfig(Section, name="model"):
     @property
     def halves(self) -> bool:
         return self.bidirectional
+
+    @property
+    def is_hard(self) -> bool:
+        return self.attention_reading == "hard"
 
     @property
     def loops_over_attention(self) -> bool:

@@ -23,6 +23,10 @@ class RecurrentModel(LinenModel):
     network_type: ClassVar = Recurrent
     decoder_type: ClassVar = RecurrentDecoder
 
+    @property
+    def samples(self) -> bool:
+        return self.config.is_hard
+
     def decoder_maps(self, sown: Sown, batch: Batch) -> DecoderMaps:
         """One map, of the decoder's attention; those of local attention are scaled."""
         (rows, target), source = batch.target.shape, batch.source.shape[1]
@@ -61,7 +65,7 @@ class RecurrentModel(LinenModel):
             keys = (kind in ("additive", "general", "local")) * d * d
             of_target += 2 * d * d + (kind in ("additive", "local")) * d * d
             of_target += (kind == "local") * d
-            scores = 2 * d
+            scores = (2 - config.is_hard) * d  # hard attention sums no states
         start = d * source  # a product chooses the final states
         of_decoder = source * keys + target * (of_target + source * scores + start)
         return source * of_source, of_decoder

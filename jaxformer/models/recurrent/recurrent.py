@@ -16,9 +16,9 @@ from jaxformer.batch import Batch, shift_right, starts_of_segments
 from jaxformer.models.arrays import Ids, Sources, Targets, Vectors
 from jaxformer.models.embeddings import Tables, make_tables
 from jaxformer.models.kernels.linear import multiply
-from jaxformer.models.layers import Dropout
+from jaxformer.models.layers import Dropout, gumbel_noise
 from jaxformer.models.masks import segment_mask
-from jaxformer.models.recurrent.attention import Source, attend, source_of
+from jaxformer.models.recurrent.attention import Scores, Source, attend, source_of
 from jaxformer.models.recurrent.cells import Cell, along, recur
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.step import (
@@ -102,7 +102,8 @@ class Recurrent(nn.Module):
         _, found = self.outputs(batch, encoded, rows)
         if found.shares is not None:
             self.sow("intermediates", "shares", found.shares)
-        return Features(self.dropout(found.hidden), table, None)
+        hidden = self.dropout(found.hidden)
+        return Features(hidden, table, None, found.log_choice)
 
     def outputs(
         self, batch: Batch, encoded: Encoded, rows: Targets
@@ -116,7 +117,14 @@ class Recurrent(nn.Module):
         is_start = starts_of_segments(batch.target_segments)
         with jax.named_scope("decoder"):
             x = self.dropout(rows)
-            return start, decode(weights, source, mask, x, is_start, start)
+            noise = self._noise(mask.shape)
+            return start, decode(weights, source, mask, x, is_start, start, noise)
+
+    def _noise(self, shape: tuple[int, ...]) -> Scores | None:
+        """Draw what hard attention samples with in training."""
+        if not self.config.is_hard or not self.has_rng("dropout"):
+            return None
+        return gumbel_noise(shape, key=self.make_rng("dropout"))
 
     def _by_layers(
         self,
@@ -126,6 +134,7 @@ class Recurrent(nn.Module):
         x: Targets,
         is_start: Bool[Array, "B T"],
         start: Float32[Array, "B T D"],
+        noise: Scores | None,
     ) -> Outputs:
         """Compute layer by layer, then attention, each for all positions."""
         config, outputs = self.config, []
@@ -137,10 +146,10 @@ class Recurrent(nn.Module):
             y = layer(cell, x if n == 0 else self.dropout(x), is_start, start, fixed)
             outputs.append(x := x + y if n else y)
         if config.attention == "none":
-            return Outputs(outputs, x, None)
-        window = config.attention_window
-        context, shares = attend(weights.attention, x, source, mask, window)
-        return Outputs(outputs, attentional(weights, context, x), shares)
+            return Outputs(outputs, x, None, None)
+        read = attend(config, weights.attention, x, source, mask, noise)
+        hidden = attentional(weights, read.context, x)
+        return Outputs(outputs, hidden, read.shares, read.log_choice)
 
     def _step_by_step(
         self,
@@ -150,6 +159,7 @@ class Recurrent(nn.Module):
         x: Targets,
         is_start: Bool[Array, "B T"],
         start: Float32[Array, "B T D"],
+        noise: Scores | None,
     ) -> Outputs:
         """Compute position by position, because each is fed the one before."""
         config = self.config
@@ -159,12 +169,12 @@ class Recurrent(nn.Module):
 
         def step(past: Past, inputs: tuple) -> tuple[Past, Outputs]:
             inputs = jax.tree.map(lambda leaf: leaf[:, None], inputs)  # N = 1
-            mask, gates, is_start, start, factors = inputs
+            mask, gates, is_start, start, *drawn = inputs
             past = restart(past, is_start, first_past(config, weights, start))
-            return advance(config, weights, source, mask, gates, past, factors)
+            return advance(config, weights, source, mask, gates, past, *drawn)
 
         step = jax.checkpoint(step) if self.rematerialise else step
-        inputs = mask, gates, is_start, start, factors
+        inputs = mask, gates, is_start, start, factors, noise
         inputs = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), inputs)
         first = first_past(config, weights, jnp.zeros_like(start[:, :1]))
         _, found = jax.lax.scan(step, first, inputs)

@@ -8,7 +8,13 @@ from jaxtyping import Array, Bool, Float, Float32
 
 from jaxformer.models.arrays import Floats, Targets, Vectors
 from jaxformer.models.kernels.recurrence import begin
-from jaxformer.models.recurrent.attention import RecurrentAttention, Source, attend
+from jaxformer.models.recurrent.attention import (
+    LogChoice,
+    RecurrentAttention,
+    Scores,
+    Source,
+    attend,
+)
 from jaxformer.models.recurrent.cells import (
     Cell,
     CellWeights,
@@ -70,7 +76,8 @@ class Outputs(NamedTuple):
 
     layers: list[Targets]
     hidden: Targets  # of which logits are made
-    shares: Float32[Array, "B T S"] | None  # the weights of attention
+    shares: Scores | None  # the weights of attention
+    log_choice: LogChoice | None
 
 
 def first_past(
@@ -95,18 +102,19 @@ def advance(
     gates: Float[Array, "B N GD"],
     past: Past,
     factors: list[Vectors] | None = None,
+    noise: Scores | None = None,
 ) -> tuple[Past, Outputs]:
     """Make one step of N hypotheses of each of B sentences.
 
     `gates` are the first layer's products of the newest tokens, `factors` dropout of
-    the inputs of the other layers.
+    the inputs of the other layers, `noise` that of `attend`.
     """
-    dtype, window = weights.start.dtype, config.attention_window
+    dtype, inputs = weights.start.dtype, (source, mask, noise)
     looks, looks_first = config.attention != "none", config.feeding == "context"
-    fed, shares = past.fed, None
+    fed = past.fed
     if looks and looks_first:
-        fed, shares = attend(weights.attention, fed, source, mask, window)
-    context = fed
+        read = attend(config, weights.attention, fed, *inputs)
+        fed = read.context
     if fed is not None:
         gates = gates + fed.astype(dtype) @ weights.layers[0].feed
     states, outputs = [], []
@@ -119,10 +127,10 @@ def advance(
         outputs.append(outputs[-1] + output if n else output)
     top = outputs[-1]
     if not looks:
-        return Past(states, past.fed), Outputs(outputs, top, None)
+        return Past(states, past.fed), Outputs(outputs, top, None, None)
     if not looks_first:
-        context, shares = attend(weights.attention, top, source, mask, window)
-    hidden = attentional(weights, context, top)
+        read = attend(config, weights.attention, top, *inputs)
+    hidden = attentional(weights, read.context, top)
     fed = {"none": None, "attentional": hidden, "context": top}[config.feeding]
     fed = None if fed is None else fed.astype(jnp.float32)
-    return Past(states, fed), Outputs(outputs, hidden, shares)
+    return Past(states, fed), Outputs(outputs, hidden, read.shares, read.log_choice)

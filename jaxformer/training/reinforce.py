@@ -1,0 +1,69 @@
+"""REINFORCE for hard attention (Xu et al. 2015, section 4.1).
+
+The model draws a state s_t of the source for each target token. The expected loss
+E[sum_t L_t] has the gradient
+
+    E[sum_t grad L_t + sum_t A_t grad log P(s_t)],    A_t = sum_(u >= t) (L_u - b)
+
+because s_t has no effect on earlier tokens. b is a moving average of the loss of a
+token, which changes the variance of the estimate alone.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32
+
+from jaxformer.models.arrays import Ids
+from jaxformer.models.sequence_model import Features, batch_logits
+from jaxformer.training.loss import loss_sums
+
+DECAY = 0.9  # of the moving average, by update, as in Xu et al.
+
+Scalar = Float32[Array, ""]
+
+
+def choice_loss(
+    features: Features,
+    target: Ids,
+    segments: Ids,
+    label_smoothing: float,
+    baseline: Scalar,
+) -> Scalar:
+    """Return sum_t A_t log P(s_t), whose gradient is the estimate's second part."""
+    losses = jax.lax.stop_gradient(
+        token_losses(features, target, segments, label_smoothing)
+    )
+    above = jnp.where(segments != 0, losses - baseline, 0.0)
+    return (_sums_to_the_end(above, segments) * features.log_choice).sum()
+
+
+def token_losses(
+    features: Features, target: Ids, segments: Ids, label_smoothing: float
+) -> Float32[Array, "B T"]:
+    """Compute the loss of each token; the logits of one row exist at a time."""
+    hidden, table, bias, _ = features
+
+    def of_row(row: tuple) -> Float32[Array, " T"]:
+        hidden, target, segments = row
+        logits = batch_logits(Features(hidden[None], table, bias))[0]
+        of_token = functools.partial(loss_sums, label_smoothing=label_smoothing)
+        return jax.vmap(of_token)(logits, target, segments).loss
+
+    return jax.lax.map(of_row, (hidden, target, segments))
+
+
+def _sums_to_the_end(
+    values: Float32[Array, "B T"], segments: Ids
+) -> Float32[Array, "B T"]:
+    """Sum each sentence's values from a position to its end."""
+    length = values.shape[1]
+    is_later = jnp.triu(jnp.ones((1, length, length), bool))  # [1, T, U]
+    is_same = segments[:, :, None] == segments[:, None, :]
+    return jnp.einsum("btu,bu->bt", (is_later & is_same).astype(values.dtype), values)
+
+
+def moved_baseline(baseline: Scalar, loss: Scalar) -> Scalar:
+    """Return the moving average after an update of so much mean loss per token."""
+    return DECAY * baseline + (1 - DECAY) * loss
