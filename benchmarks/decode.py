@@ -1,4 +1,4 @@
-"""Compare the speed of decoding with CTranslate2 and Hugging Face.
+"""Compare the speed of decoding with CTranslate2, Hugging Face and Marian.
 
     python benchmarks/decode.py [--quick] [--repeats=7] [--threads=2] [--dtype=float32]
         [--workdir=DIR --text=SOURCE [--reference=FILE]] [--only=ours,HF,...]
@@ -11,8 +11,9 @@ lines. The first turn of each is not counted; that of real text is reported as "
 time". --threads are those of a peer, by default one a core. Packages that are not
 installed are left out, and named. All contestants run on the GPU if there is one.
 --dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes those of QUANTIZED that
-it has for the device. --only names contestants: "ours", "CTranslate2", "HF", and "HF
-compiled", whose steps torch.compile compiles, which takes a minute.
+it has for the device. --only names contestants: "ours", "CTranslate2", "HF", "Marian",
+on CPUs and not with --workdir, and "HF compiled", whose steps torch.compile compiles,
+which takes a minute.
 """
 
 import argparse
@@ -30,6 +31,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 from benchmarks import harness
 from benchmarks.models import Sizes, device_name, draw_parameters, make_translator
 from benchmarks.peers import decoding as peers
+from benchmarks.peers import marian
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.system.allocator import keep_memory
@@ -38,6 +40,7 @@ from jaxformer.text.lines import read_lines
 from jaxformer.tokens import EOS
 
 OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"
+MARIAN = "Marian"
 # CTranslate2's types by device; ratios are to the first.
 QUANTIZED = {
     "cpu": ("float32", "int8", "int16", "bfloat16"),
@@ -123,6 +126,11 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
                 translators[name] = peers.huggingface(
                     sizes, beam_size, options.threads, compiled=name == HF_COMPILED
                 )
+        is_cpu = device_name() == "cpu"
+        if MARIAN in options.only and is_cpu and marian.is_installed():
+            translators[MARIAN] = marian.marian_translator(
+                folder / search / MARIAN, sizes, beam_size, options.threads
+            )
         _, outputs = compare(translators, lines, 1)  # not counted
         for name, output in outputs.items():
             # EOS, which only we write at the end, is among our tokens.
@@ -184,7 +192,7 @@ def measure(options: argparse.Namespace) -> dict:
 main = functools.partial(
     harness.run, __doc__, measure, repeats=(7, 1), dtype=("float32", "bfloat16"),
     threads=len(os.sched_getaffinity(0)), workdir=None, text=None, reference=None,
-    only=[OURS, CT2, HF], **SIZE_FLAGS,
+    only=[OURS, CT2, HF, MARIAN], **SIZE_FLAGS,
 )  # fmt: skip
 
 

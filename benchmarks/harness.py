@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The packages whose versions figures depend on.
 MODULES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "sentencepiece", "tensorflow",
-    "ctranslate2", "torch", "transformers",
+    "ctranslate2", "torch", "transformers", "pymarian",
 )  # fmt: skip
 # Kinds of x86 processors, which differ in their products: Linux's flag, newest first.
 KINDS = {

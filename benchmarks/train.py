@@ -1,4 +1,4 @@
-"""Compare the speed of training with PyTorch.
+"""Compare the speed of training with PyTorch and, on CPUs, with Marian.
 
     python benchmarks/train.py [--model=base|big|small|tiny] [--quick] [--repeats=7]
         [--updates=1] [--rows=32 --length=32] [--only=ours,...] [--dtype=float32]
@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,15 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 
 from benchmarks import harness
-from benchmarks.models import SIZES, Sizes, Trainer
+from benchmarks.models import SIZES, Sizes, Trainer, device_name
+from benchmarks.peers import marian
 from benchmarks.peers.products import products_alone
 from benchmarks.profiles import profile
 from jaxformer.system.errors import InputError
 
 OURS, PRODUCTS = "ours", "matrix products"
 TORCH, COMPILED, SDPA = "PyTorch", "PyTorch compiled", "PyTorch SDPA"
-PEERS = TORCH, COMPILED, SDPA
+PEERS, MARIAN = (TORCH, COMPILED, SDPA), "Marian"
 PROFILED = 3  # updates
 
 
@@ -76,27 +78,37 @@ def our_updates(sizes: Sizes) -> Callable[..., Any]:
     return make
 
 
-def start_contestants(sizes: Sizes, names: list[str]) -> dict[str, harness.Apart]:
+def start_contestants(
+    sizes: Sizes, names: list[str], folder: Path
+) -> dict[str, Callable[..., Any]]:
     """Start the named contestants, each in its process; ours keeps freed memory."""
-    if unknown := {*names} - {OURS, *PEERS}:
+    if unknown := {*names} - {OURS, MARIAN, *PEERS}:
         raise InputError(f"there is no contestant {', '.join(sorted(unknown))}")
-    started = {}
+    started: dict[str, Callable[..., Any]] = {}
     if OURS in names:
         started[OURS] = harness.Apart(our_updates, sizes, keeps_memory=True)
     if harness.has("torch"):
         for name in filter(names.__contains__, PEERS):
             started[name] = harness.Apart(their_updates, name, sizes)
+    if MARIAN in names and device_name() == "cpu" and marian.is_installed():
+        cores = len(os.sched_getaffinity(0))
+        started[MARIAN] = marian.marian_updates(folder, sizes, cores)
     return started
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="jaxformer-train-") as folder:
+        return compare(options, Path(folder))
+
+
+def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     changes = {
         "rows": options.rows, "source": options.length, "target": options.length,
         "dtype": options.dtype, "fused_attention": options.fused_attention,
     }  # fmt: skip
     changes = {key: value for key, value in changes.items() if value}
     sizes = dataclasses.replace(SIZES[options.model], **changes)
-    contestants, count = start_contestants(sizes, options.only), options.updates
+    contestants, count = start_contestants(sizes, options.only, folder), options.updates
     products = harness.Apart(products_alone, sizes, keeps_memory=True)
     # Not counted, since it compiles. Ours is alone: XLA's autotuning measures products.
     first = {name: functools.partial(each, 1) for name, each in contestants.items()}
@@ -143,7 +155,7 @@ def summarise(
 main = functools.partial(
     harness.run, __doc__, measure, repeats=(7, 2), updates=1, model=tuple(SIZES),
     rows=0, length=0, dtype=("float32", "bfloat16"), fused_attention=False,
-    only=[OURS, TORCH, COMPILED], profile=False,
+    only=[OURS, TORCH, COMPILED, MARIAN], profile=False,
 )  # fmt: skip
 
 

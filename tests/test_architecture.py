@@ -49,6 +49,7 @@ ROOMS = {
     "optimizer": ("training.optimizer", "config models"),  # equation 3, section 5.3
     "update": (  # pure functions of a model and a batch
         "training.divergence training.frozen training.loss training.loss_kernel "
+        "training.reinforce "
         "training.sharded_optimizer training.sharding training.step "
         "training.update_kernels",
         "system contract config models",

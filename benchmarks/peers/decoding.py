@@ -19,6 +19,7 @@ class Numbers:
 
     source_model = target_model = b"no SentencePiece model"
     files: ClassVar[Mapping[str, bytes]] = {}
+    target_start = ()
 
     def __init__(self, vocabulary: int) -> None:
         self.vocab_size = self.source_vocab_size = vocabulary

@@ -13,39 +13,37 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32
 
-from jaxformer.models.arrays import Ids
 from jaxformer.models.sequence_model import Features, batch_logits
 from jaxformer.training.loss import loss_sums
 
 DECAY = 0.9  # of the moving average, by update, as in Xu et al.
 
-Scalar = Float32[Array, ""]
-
 
 def choice_loss(
     features: Features,
-    target: Ids,
-    segments: Ids,
+    target: jax.Array,
+    segments: jax.Array,
     label_smoothing: float,
-    baseline: Scalar,
-) -> Scalar:
-    """Return sum_t A_t log P(s_t), whose gradient is the estimate's second part."""
-    losses = jax.lax.stop_gradient(
-        token_losses(features, target, segments, label_smoothing)
-    )
+    baseline: jax.Array,
+) -> jax.Array:
+    """Return sum_t A_t log P(s_t), whose gradient is the estimate's second part.
+
+    target and segments int [B, T], baseline float32 []; segment 0 = padding.
+    """
+    constant = jax.lax.stop_gradient(features)
+    losses = token_losses(constant, target, segments, label_smoothing)
     above = jnp.where(segments != 0, losses - baseline, 0.0)
     return (_sums_to_the_end(above, segments) * features.log_choice).sum()
 
 
 def token_losses(
-    features: Features, target: Ids, segments: Ids, label_smoothing: float
-) -> Float32[Array, "B T"]:
-    """Compute the loss of each token; the logits of one row exist at a time."""
+    features: Features, target: jax.Array, segments: jax.Array, label_smoothing: float
+) -> jax.Array:
+    """Compute each token's loss, float32 [B, T], with the logits of a row at a time."""
     hidden, table, bias, _ = features
 
-    def of_row(row: tuple) -> Float32[Array, " T"]:
+    def of_row(row: tuple) -> jax.Array:
         hidden, target, segments = row
         logits = batch_logits(Features(hidden[None], table, bias))[0]
         of_token = functools.partial(loss_sums, label_smoothing=label_smoothing)
@@ -54,16 +52,14 @@ def token_losses(
     return jax.lax.map(of_row, (hidden, target, segments))
 
 
-def _sums_to_the_end(
-    values: Float32[Array, "B T"], segments: Ids
-) -> Float32[Array, "B T"]:
-    """Sum each sentence's values from a position to its end."""
+def _sums_to_the_end(values: jax.Array, segments: jax.Array) -> jax.Array:
+    """Sum each sentence's values [B, T] from a position to its end."""
     length = values.shape[1]
     is_later = jnp.triu(jnp.ones((1, length, length), bool))  # [1, T, U]
     is_same = segments[:, :, None] == segments[:, None, :]
     return jnp.einsum("btu,bu->bt", (is_later & is_same).astype(values.dtype), values)
 
 
-def moved_baseline(baseline: Scalar, loss: Scalar) -> Scalar:
+def moved_baseline(baseline: jax.Array, loss: jax.Array) -> jax.Array:
     """Return the moving average after an update of so much mean loss per token."""
     return DECAY * baseline + (1 - DECAY) * loss
