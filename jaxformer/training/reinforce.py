@@ -6,7 +6,8 @@ E[sum_t L_t] has the gradient
     E[sum_t grad L_t + sum_t A_t grad log P(s_t)],    A_t = sum_(u >= t) (L_u - b)
 
 because s_t has no effect on earlier tokens. b is a moving average of the loss of a
-token, which changes the variance of the estimate alone.
+token, which changes the variance of the estimate alone. Half of the rows read the
+average of the states instead, as half of the images do there.
 """
 
 import functools

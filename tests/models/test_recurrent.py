@@ -148,11 +148,18 @@ def test_attention_is_that_of_the_papers(kind, queries):
     if kind == "local":
         return
     hard = replace(config, attention_reading="hard")
-    found, same, log_choice = attend(hard, weights, query, source, mask)
+    largest, same, _ = attend(hard, weights, query, source, mask)
     np.testing.assert_array_equal(same, shares)
-    best = np.argmax(shares, axis=-1)
-    np.testing.assert_array_equal(found, np.take_along_axis(states, best[..., None], 1))
-    np.testing.assert_allclose(log_choice, np.log(shares.max(axis=-1)), atol=1e-5)
+    best = np.argmax(shares, axis=-1)[..., None]
+    np.testing.assert_array_equal(largest, np.take_along_axis(states, best, axis=1))
+    noise = np.zeros_like(shares)
+    is_soft = np.arange(queries)[None] % 2 == np.arange(ROWS)[:, None] % 2
+    draws = attention.Draws(noise, is_soft)
+    drawn, _, log_choice = attend(hard, weights, query, source, mask, draws)
+    both = np.where(is_soft[..., None], found, largest)
+    np.testing.assert_allclose(drawn, both, atol=1e-6)
+    logs = np.log(np.take_along_axis(shares, best, axis=-1)[..., 0])
+    np.testing.assert_allclose(log_choice, np.where(is_soft, 0, logs), atol=1e-5)
 
 
 # Whole models -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 from unittest import mock
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import Batch
+from jaxformer.models.architectures import make_model
 from jaxformer.models.layers import gumbel_noise
 from jaxformer.models.recurrent import recurrent
 from jaxformer.training.loss_kernel import projected_loss_sums
@@ -22,6 +24,7 @@ MODEL = model_of(
     architecture="recurrent", attention="general", attention_reading="hard",
     feeding="attentional",
 )  # fmt: skip
+SAME = {"vocab_size": VOCABULARY, "rematerialise": False}
 OPTIMIZER, _ = optimizer_of()
 # Two sentences in a row, of 2 and 3 tokens on either side, and padding.
 PACKED = Batch(
@@ -33,10 +36,16 @@ PLACES = [(0, 1)] * 2 + [(2, 3, 4)] * 3  # that each target token can read
 CHOICES = np.array([[*each, 0] for each in itertools.product(*PLACES)])  # [108, T]
 
 
-def choosing(choice):
-    """Let the model draw these states, which stay as probable as they are."""
+def choosing(choice, coin=-100.0):
+    """Let the model draw these states, which stay as probable as they are.
+
+    With another coin it reads the average.
+    """
     noise = 1e6 * jax.nn.one_hot(choice, PACKED.source.shape[1])[None]
-    return mock.patch.object(recurrent, "gumbel_noise", return_value=noise)
+    drawn = {3: noise, 2: jnp.full((1, 1), coin)}
+    return mock.patch.object(
+        recurrent, "gumbel_noise", lambda shape, *, key: drawn[len(shape)]
+    )
 
 
 def state_of(params, baseline=0.0):
@@ -111,6 +120,22 @@ def test_a_baseline_near_the_loss_lowers_the_variance():
         ).sum()
 
     assert variance(near) < 0.5 * variance(jnp.float32(0.0))
+
+
+def test_half_of_the_rows_are_those_of_soft_attention():
+    params, config = params_of(MODEL), training_of(label_smoothing=SMOOTHING)
+    soft = make_model(replace(MODEL.config, attention_reading="soft"), **SAME)
+    given = state_of(params), PACKED, jnp.int32(0), config
+    with choosing(CHOICES[0], coin=100.0):
+        found = gradients(MODEL, *given)
+    expected = gradients(soft, *given)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        found, expected,
+    )  # fmt: skip
+    batch = random_batch(400, 3, vocabulary=VOCABULARY)
+    log_choice = MODEL.features(params, batch, jax.random.key(0)).log_choice
+    assert 160 < (log_choice == 0).all(axis=1).sum() < 240
 
 
 def test_draws_have_the_probabilities_of_the_softmax():

@@ -59,12 +59,19 @@ def source_of(weights: AttentionWeights, states: Sources) -> Source:
     return Source(states, states @ weights["key"] if "key" in weights else states)
 
 
+class Draws(NamedTuple):
+    """What hard attention draws with in training (Xu et al. 2015, section 4.1)."""
+
+    noise: Float32[Array, "... S"]  # [B, T, S], of Gumbel
+    is_soft: Bool[Array, "..."]  # [B, T]: read the average, as half of the rows do
+
+
 class Attended(NamedTuple):
     """What queries read."""
 
     context: Targets  # in the source's type
     shares: Scores  # the weights, which sum to less than one in a local window
-    log_choice: LogChoice | None  # of hard attention, the log P of the state it reads
+    log_choice: LogChoice | None  # of hard attention, log P of what it drew; 0: nothing
 
 
 def attend(
@@ -73,12 +80,12 @@ def attend(
     query: Targets,
     source: Source,
     mask: Mask,
-    noise: Scores | None = None,
+    draws: Draws | None = None,
 ) -> Attended:
     """Read the source's states, each query by its own weights.
 
-    Soft attention averages them. Hard attention reads one: with Gumbel `noise` a sample
-    by the weights, without it the state of the largest weight.
+    Soft attention averages them. Hard attention reads one: with `draws` a sample by the
+    weights, without them the state of the largest weight.
     """
     window = config.attention_window
     query = query.astype(source.keys.dtype)
@@ -94,15 +101,19 @@ def attend(
         mask = mask & (jnp.abs(distance) <= window)
     scores = jnp.where(mask, scores, MASKED)
     shares = jax.nn.softmax(scores, axis=-1)
-    if config.is_hard:
-        choice = (scores if noise is None else scores + noise).argmax(-1)[..., None]
-        log_choice = jnp.take_along_axis(jax.nn.log_softmax(scores), choice, axis=-1)
-        context = jnp.take_along_axis(source.states, choice, axis=1)
-        return Attended(context, shares, log_choice[..., 0])
     if distance is not None:  # equation 10
         shares *= jnp.exp(-jnp.square(distance) / (2 * (window / 2) ** 2))
-    context = shares.astype(source.states.dtype) @ source.states
-    return Attended(context, shares, None)
+    if config.is_hard and draws is None:
+        best = scores.argmax(-1)[..., None]
+        return Attended(jnp.take_along_axis(source.states, best, axis=1), shares, None)
+    average = shares.astype(source.states.dtype) @ source.states
+    if draws is None:
+        return Attended(average, shares, None)
+    choice = (scores + draws.noise).argmax(-1)[..., None]
+    log_choice = jnp.take_along_axis(jax.nn.log_softmax(scores), choice, axis=-1)
+    drawn = jnp.take_along_axis(source.states, choice, axis=1)
+    context = jnp.where(draws.is_soft[..., None], average, drawn)
+    return Attended(context, shares, jnp.where(draws.is_soft, 0.0, log_choice[..., 0]))
 
 
 def _additive(query: Targets, keys: Sources, vector: Vector) -> Scores:

@@ -5,6 +5,7 @@ anew at each segment of a packed row.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -18,7 +19,7 @@ from jaxformer.models.embeddings import Tables, make_tables
 from jaxformer.models.kernels.linear import multiply
 from jaxformer.models.layers import Dropout, gumbel_noise
 from jaxformer.models.masks import segment_mask
-from jaxformer.models.recurrent.attention import Scores, Source, attend, source_of
+from jaxformer.models.recurrent.attention import Draws, Source, attend, source_of
 from jaxformer.models.recurrent.cells import Cell, along, recur
 from jaxformer.models.recurrent.config import RecurrentConfig
 from jaxformer.models.recurrent.step import (
@@ -117,14 +118,17 @@ class Recurrent(nn.Module):
         is_start = starts_of_segments(batch.target_segments)
         with jax.named_scope("decoder"):
             x = self.dropout(rows)
-            noise = self._noise(mask.shape)
-            return start, decode(weights, source, mask, x, is_start, start, noise)
+            draws = self._draws(mask.shape)
+            return start, decode(weights, source, mask, x, is_start, start, draws)
 
-    def _noise(self, shape: tuple[int, ...]) -> Scores | None:
-        """Draw what hard attention samples with in training."""
+    def _draws(self, shape: tuple[int, ...]) -> Draws | None:
+        """Draw what hard attention needs in training; `shape` is B, T, S."""
         if not self.config.is_hard or not self.has_rng("dropout"):
             return None
-        return gumbel_noise(shape, key=self.make_rng("dropout"))
+        noise = gumbel_noise(shape, key=self.make_rng("dropout"))
+        coin = gumbel_noise((shape[0], 1), key=self.make_rng("dropout"))
+        is_soft = coin > -math.log(math.log(2))  # the median
+        return Draws(noise, jnp.broadcast_to(is_soft, shape[:2]))
 
     def _by_layers(
         self,
@@ -134,7 +138,7 @@ class Recurrent(nn.Module):
         x: Targets,
         is_start: Bool[Array, "B T"],
         start: Float32[Array, "B T D"],
-        noise: Scores | None,
+        draws: Draws | None,
     ) -> Outputs:
         """Compute layer by layer, then attention, each for all positions."""
         config, outputs = self.config, []
@@ -147,7 +151,7 @@ class Recurrent(nn.Module):
             outputs.append(x := x + y if n else y)
         if config.attention == "none":
             return Outputs(outputs, x, None, None)
-        read = attend(config, weights.attention, x, source, mask, noise)
+        read = attend(config, weights.attention, x, source, mask, draws)
         hidden = attentional(weights, read.context, x)
         return Outputs(outputs, hidden, read.shares, read.log_choice)
 
@@ -159,7 +163,7 @@ class Recurrent(nn.Module):
         x: Targets,
         is_start: Bool[Array, "B T"],
         start: Float32[Array, "B T D"],
-        noise: Scores | None,
+        draws: Draws | None,
     ) -> Outputs:
         """Compute position by position, because each is fed the one before."""
         config = self.config
@@ -169,12 +173,12 @@ class Recurrent(nn.Module):
 
         def step(past: Past, inputs: tuple) -> tuple[Past, Outputs]:
             inputs = jax.tree.map(lambda leaf: leaf[:, None], inputs)  # N = 1
-            mask, gates, is_start, start, *drawn = inputs
+            mask, gates, is_start, start, *given = inputs
             past = restart(past, is_start, first_past(config, weights, start))
-            return advance(config, weights, source, mask, gates, past, *drawn)
+            return advance(config, weights, source, mask, gates, past, *given)
 
         step = jax.checkpoint(step) if self.rematerialise else step
-        inputs = mask, gates, is_start, start, factors, noise
+        inputs = mask, gates, is_start, start, factors, draws
         inputs = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), inputs)
         first = first_past(config, weights, jnp.zeros_like(start[:, :1]))
         _, found = jax.lax.scan(step, first, inputs)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Float32
 from jaxformer.models.arrays import Floats, Targets, Vectors
 from jaxformer.models.kernels.recurrence import begin
 from jaxformer.models.recurrent.attention import (
+    Draws,
     LogChoice,
     RecurrentAttention,
     Scores,
@@ -102,14 +103,14 @@ def advance(
     gates: Float[Array, "B N GD"],
     past: Past,
     factors: list[Vectors] | None = None,
-    noise: Scores | None = None,
+    draws: Draws | None = None,
 ) -> tuple[Past, Outputs]:
     """Make one step of N hypotheses of each of B sentences.
 
     `gates` are the first layer's products of the newest tokens, `factors` dropout of
-    the inputs of the other layers, `noise` that of `attend`.
+    the inputs of the other layers, `draws` those of `attend`.
     """
-    dtype, inputs = weights.start.dtype, (source, mask, noise)
+    dtype, inputs = weights.start.dtype, (source, mask, draws)
     looks, looks_first = config.attention != "none", config.feeding == "context"
     fed = past.fed
     if looks and looks_first:
