@@ -12,8 +12,8 @@ time". --threads are those of a peer, by default one a core. Packages that are n
 installed are left out, and named. All contestants run on the GPU if there is one.
 --dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes those of QUANTIZED that
 it has for the device. --only names contestants: "ours", "CTranslate2", "HF", "Marian",
-on CPUs and not with --workdir, and "HF compiled", whose steps torch.compile compiles,
-which takes a minute.
+on CPUs and not with --workdir, "HF compiled", whose steps torch.compile compiles, which
+takes a minute, and "ours with SSRU" in place of the decoder's self-attention.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from jaxformer.text.lines import read_lines
 from jaxformer.tokens import EOS
 
 OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"
-MARIAN = "Marian"
+MARIAN, SSRU = "Marian", "ours with SSRU"
 # CTranslate2's types by device; ratios are to the first.
 QUANTIZED = {
     "cpu": ("float32", "int8", "int16", "bfloat16"),
@@ -126,6 +126,10 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
                 translators[name] = peers.huggingface(
                     sizes, beam_size, options.threads, compiled=name == HF_COMPILED
                 )
+        if SSRU in options.only:
+            other = sizes.model(dropout=0.0, decoder_self_attention="ssru")
+            given = other, draw_parameters(other), tokenizer
+            translators[SSRU] = make_translator(*given, decoding)
         is_cpu = device_name() == "cpu"
         if MARIAN in options.only and is_cpu and marian.is_installed():
             translators[MARIAN] = marian.marian_translator(
@@ -134,17 +138,18 @@ def forced_length(options: argparse.Namespace, folder: Path) -> dict:
         _, outputs = compare(translators, lines, 1)  # not counted
         for name, output in outputs.items():
             # EOS, which only we write at the end, is among our tokens.
-            lengths = {len(line.split()) + (name == OURS) for line in output}
+            lengths = {len(line.split()) + (name in (OURS, SSRU)) for line in output}
             if lengths != {sizes.target}:
                 raise RuntimeError(f"{name} made translations of {lengths} tokens")
         rounds, _ = compare(translators, lines, options.repeats)
         tokens = dict.fromkeys(translators, sizes.rows * sizes.target)
-        found[search] = harness.figures(rounds, tokens, beside())
+        first = beside() if beside() in translators else OURS
+        found[search] = harness.figures(rounds, tokens, first)
         for name in outputs:
             if name.startswith(CT2):  # others have parameters of their own
                 same = same_as_ours(outputs, name, sizes.target - 1)
                 found[search][name]["same_as_ours"] = same
-    harness.print_figures(found, "target tokens", beside(), {})
+    harness.print_figures(found, "target tokens", first, {})
     return found
 
 

@@ -184,7 +184,8 @@ def from_tensors(
 ) -> dict:
     """Return our nested parameters; set `biases` in `model`.
 
-    `rows` are, for each of our embeddings, their ids in our order.
+    Biases of attention are left out if all are zero, unless `model` says that it has
+    them. `rows` are, for each of our embeddings, their ids in our order.
     """
     d_model, size = model["d_model"], max(rows["embedding"]) + 1
     embeddings = EMBEDDINGS[model["tied_embeddings"]]
@@ -231,7 +232,8 @@ def from_tensors(
         theirs = tensors.pop(leaf.name) * scale**-leaf.power
         params[leaf.ours] = leaf.to_ours(theirs, order)
     biases = {name for name in params if re.search("_attention/.*/bias", name)}
-    has_attention_bias = bool(any(params[name].any() for name in biases))
+    has_attention_bias, _ = BIASES[model.get("biases", "none")]
+    has_attention_bias |= bool(any(params[name].any() for name in biases))
     names = {which: name for name, which in BIASES.items()}
     model["biases"] = names[has_attention_bias, has_logits_bias]
     kept = params.keys() - ({} if has_attention_bias else biases)

@@ -45,6 +45,7 @@ FIELDS = {
     "positions": "fairseq",
     "first_input": "eos",
     "tied_embeddings": "all",
+    "biases": "attention",
 }
 _LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 
@@ -58,7 +59,6 @@ def read_m2m100(folder: Path) -> Checkpoint:
     rows = {"embedding": [*THEIRS, *range(4, size)]}
     tensors = huggingface.read_tensors(folder)
     params = huggingface.from_tensors(tensors, model, rows)
-    model["biases"] = "attention"  # even if all of them are zero
     kept = (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
     tags = (piece for piece in pieces if re.fullmatch(TAG, piece))
     models = [folder / MODEL] * 2
@@ -128,7 +128,6 @@ def export_m2m100(
     require_fields("M2M-100's layout", model, {
         **plain_fields(model),
         **{field: (value,) for field, value in FIELDS.items()},
-        "biases": ("attention",),
         "layer_norm_epsilon": (huggingface.LAYER_NORM_EPSILON,),
     })  # fmt: skip
     rows = {"embedding": [*OURS, *range(4, len(pieces))]}

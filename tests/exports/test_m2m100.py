@@ -216,6 +216,23 @@ def test_stored_sinusoids_are_compared(published, transformers, tmp_path):
         read_checkpoint(tmp_path)
 
 
+def test_biases_stay_if_all_of_them_are_zero(published, tmp_path):
+    for file in published.folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    zero = {
+        name: np.zeros_like(each)
+        for name, each in tensors.items()
+        if "attn." in name and name.endswith("bias")
+    }
+    spoil(tmp_path, "model.safetensors", zero)
+    found = read_checkpoint(tmp_path)
+    assert jax.tree.map(np.shape, found.params) == jax.tree.map(
+        np.shape, published.ours.params
+    )
+    assert found.model == published.ours.model
+
+
 def test_an_export_writes_its_own_files_alone(published, tmp_path):
     """Whatever names the files of a damaged run have."""
     models = [file.read_bytes() for file in published.ours.models]
