@@ -6,8 +6,9 @@ E[sum_t L_t] has the gradient
     E[sum_t grad L_t + sum_t A_t grad log P(s_t)],    A_t = sum_(u >= t) (L_u - b)
 
 because s_t has no effect on earlier tokens. b is a moving average of the loss of a
-token, which changes the variance of the estimate alone. Half of the rows read the
-average of the states instead, as half of the images do there.
+token, which changes the variance of the estimate alone. The variance of the second sum
+is large, so it is multiplied by lambda_r, and half of the rows read the average of the
+states instead, as half of the images do there.
 """
 
 import functools
@@ -18,7 +19,9 @@ import jax.numpy as jnp
 from jaxformer.models.sequence_model import Features, batch_logits
 from jaxformer.training.loss import loss_sums
 
-DECAY = 0.9  # of the moving average, by update, as in Xu et al.
+# Of the program that Xu et al. published.
+DECAY = 0.9  # of the moving average, by update
+WEIGHT = 0.1  # lambda_r
 
 
 def choice_loss(
@@ -28,14 +31,15 @@ def choice_loss(
     label_smoothing: float,
     baseline: jax.Array,
 ) -> jax.Array:
-    """Return sum_t A_t log P(s_t), whose gradient is the estimate's second part.
+    """Return the WEIGHT of sum_t A_t log P(s_t): its gradient is the second part.
 
     target and segments int [B, T], baseline float32 []; segment 0 = padding.
     """
     constant = jax.lax.stop_gradient(features)
     losses = token_losses(constant, target, segments, label_smoothing)
     above = jnp.where(segments != 0, losses - baseline, 0.0)
-    return (_sums_to_the_end(above, segments) * features.log_choice).sum()
+    weights = _sums_to_the_end(above, segments)
+    return WEIGHT * (weights * features.log_choice).sum()
 
 
 def token_losses(
