@@ -37,6 +37,12 @@ PLACES = [(0, 1)] * 2 + [(2, 3, 4)] * 3  # that each target token can read
 CHOICES = np.array([[*each, 0] for each in itertools.product(*PLACES)])  # [108, T]
 
 
+@pytest.fixture(autouse=True)
+def unbiased(monkeypatch):
+    """Let the estimate have all of its second part."""
+    monkeypatch.setattr(reinforce, "WEIGHT", 1.0)
+
+
 def choosing(choice, coin=-100.0):
     """Let the model draw these states, which stay as probable as they are.
 
@@ -65,16 +71,11 @@ def probability_and_loss(params, choice):
 
 @jax.jit
 def of_all(params):
-    """Probability and loss of each choice, and the gradient of the expected loss.
-
-    WEIGHT is that of the part through the probabilities.
-    """
+    """Probability and loss of each choice, and the gradient of the expected loss."""
 
     def expected(params):
         found = jax.vmap(probability_and_loss, in_axes=(None, 0))(params, CHOICES)
-        (probabilities, losses), fixed = found, jax.lax.stop_gradient(found)
-        through = reinforce.WEIGHT * jnp.dot(probabilities, fixed[1])
-        return jnp.dot(fixed[0], losses) + through, found
+        return jnp.dot(*found), found
 
     return jax.grad(expected, has_aux=True)(params)
 
@@ -108,7 +109,7 @@ def test_the_mean_estimate_is_the_gradient_of_the_expected_loss(baseline):
         mean, expected,
     )  # fmt: skip
     scores = expected["decoder"]["attention"]["key"]["kernel"]
-    assert np.abs(scores).max() > 2e-4 * largest  # which REINFORCE alone gives
+    assert np.abs(scores).max() > 1e-3 * largest  # which REINFORCE alone gives
 
 
 def test_a_baseline_near_the_loss_lowers_the_variance():
