@@ -89,7 +89,7 @@ class Translator:
         flags = _parse("translate", locals())
         models, options = flags["models"], flags["options"]
         run = open_run(flags["workdir"], flags["config"], dtype)
-        run = of_tag(run, options.tag)
+        run = of_tag(run, options.tag, options.target_tag)
         self.options = options.resolve(run.config)
         utility = open_utility(models)
         self._translator = open_translator(run, models, self.options, utility)

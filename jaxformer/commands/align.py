@@ -20,7 +20,7 @@ from jaxformer.decoding.parts import Encode
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag, read_text
+from jaxformer.runs.texts import read_text
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
 from jaxformer.system.first import print_lines, write_file
@@ -47,10 +47,8 @@ def run(
         )
     require_output(output)
     whole = open_run(workdir, config)
-    this = of_tag(whole, options.tag)
-    found = options.resolve(this.config)
-    translator = open_translator(this, models, found)
-    _, text = read_text(whole, source, reference, split, found.tag)
+    this, text = read_text(whole, source, reference, split, options.tag)
+    translator = open_translator(this, models, options.resolve(this.config))
     translator.require_fit(*text)
     arrays, code_of = {}, this.tokenizer.language_code
     encoders = this.tokenizer.encode, this.tokenizer.for_target("").encode_target

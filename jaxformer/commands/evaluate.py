@@ -40,7 +40,8 @@ def run(
     """
     require_text_output(output, [source, reference])
     whole = open_run(workdir, config, models.dtype)
-    this, text = read_text(whole, source, reference, split, options.tag)
+    tags = options.tag, options.target_tag
+    this, text = read_text(whole, source, reference, split, *tags)
     if source is None:
         require_text_output(output, files_of_split(whole, split))
     found = options.resolve(this.config)
@@ -81,7 +82,10 @@ def evaluate(
     """
     translator = open_translator(run, models, options, comet)
     pairs = tokenize_pairs(translator.tokenizer, text)
-    evaluator = Evaluator(run.model, run.config, text, pairs, lambda _: translator)
+    is_tagged = bool(translator.tokenizer.target_start)
+    evaluator = Evaluator(
+        run.model, run.config, text, pairs, lambda _: translator, is_tagged=is_tagged
+    )
     done = evaluator(translator.params[0], under_all=True)
     if models.ensemble:  # the loss is that of the first model
         no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))

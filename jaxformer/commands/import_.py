@@ -10,6 +10,7 @@ and trains on.
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from jaxformer.runs.config_files import ConfigRequest, parse_config
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder
+from jaxformer.text.given_tokenizer import require_symbols
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.step import fresh_state
@@ -57,6 +59,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     models = [Tokenizer.load(file).source_model for file in checkpoint.models]
     others = {file.name: file.read_bytes() for file in checkpoint.files}
     tokenizer = pack_tokenizer(*models, *checkpoint.vocabularies, others=others)
+    require_symbols(Tokenizer(tokenizer), imported.data)
     with new_folder(workdir) as folder:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)
@@ -72,13 +75,19 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     return {**found, "direction": direction}
 
 
-def _tags(data: Mapping[str, object], tags: Sequence[str]) -> dict[str, str]:
+def _tags(data: Mapping[str, Any], tags: Sequence[str]) -> dict[str, Any]:
     """Return the tags of a corpus's languages, where a model has any and none is given.
+
+    Of several corpora it returns these, with tags.
 
     Raises InputError for a language that the model lacks.
     """
-    if not tags or data.get("corpora"):
+    if not tags:
         return {}
+    if data.get("corpora"):
+        shared = {**data, "corpora": ()}
+        each = ({**own, **_tags({**shared, **own}, tags)} for own in data["corpora"])
+        return {"corpora": tuple(each)}
     sides = {"tag": "source_language", "target_tag": "target_language"}
     return {
         key: data.get(key) or tag_of_language(tags, str(data[side]), f"data.{side}")

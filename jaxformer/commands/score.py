@@ -10,7 +10,7 @@ from jaxformer.decoding.parts import require_numbers
 from jaxformer.evaluation.evaluator import PairScorer
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.run import keep_compiled, load_parameters, open_run
-from jaxformer.runs.texts import read_text
+from jaxformer.runs.texts import of_split, read_text, require_one_target
 from jaxformer.system.errors import InputError
 from jaxformer.system.first import print_lines
 from jaxformer.text.lines import read_lines
@@ -45,8 +45,11 @@ def run(
                 f"{reference} holds its sources; leave out --source and --tag"
             )
         given = read_found(reference)
+        this = of_split(this, split) if "/" in split else this
+        how = "choose a corpus by --split=NAME/test"
+        require_one_target(this, f"{reference} does not say to which; {how}")
     else:
-        _, text = read_text(this, source, reference, split, options.tag)
+        this, text = read_text(this, source, reference, split, options.tag)
         pairs = enumerate(zip(*text, strict=True), start=1)
         given = [({"line": line}, *pair) for line, pair in pairs]
     params = load_parameters(this, models.checkpoint)
@@ -57,19 +60,19 @@ def run(
     )
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
-    tags = len(this.tokenizer.target_start)  # given, so log P is 0
-    if json or tags:
+    tag = this.tokenizer.target_tag  # given, so it is not scored
+    if json:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
-            sums["tokens"] += len(score.pieces)
+            sums["tokens"] += len(score.pieces) - score.pieces.count(tag)
             sums["nll"] -= score.log_probability
             found |= score._asdict()
-            if json:
-                print_lines([json_format.dumps(found, ensure_ascii=False)])
+            print_lines([json_format.dumps(found, ensure_ascii=False)])
     elif parts := [part for pair in forcing.pairs(*sides) for part in pair]:
         tokens = TokenizedCorpus(*map(Ragged.of, zip(*parts, strict=True)))
-        sums = PairScorer(this.model, this.config, tokens)(params)
+        scorer = PairScorer(this.model, this.config, tokens, is_tagged=bool(tag))
+        sums = scorer(params)
         require_numbers(sums["nll"])
     return {
         "sentences": len(given),

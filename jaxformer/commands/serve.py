@@ -49,7 +49,7 @@ def run(
             )
     with closing(open_port(host, port)) as opened:
         whole = open_run(workdir, config, models.dtype)
-        this = of_tag(whole, options.tag)
+        this = of_tag(whole, options.tag, options.target_tag)
         # Requests may ask for as many candidates as the beam is wide.
         n_best = options.resolve(this.config).beam_size
         found = options.resolve(this.config, n_best=n_best, split_sentences=True)

@@ -70,7 +70,9 @@ def run(
     Of several processes the first one reads and writes, and all translate.
     """
     require_text_output(output, [source, prefix, phrases])
-    run = of_tag(open_run(workdir, config, models.dtype), options.tag)
+    run = of_tag(
+        open_run(workdir, config, models.dtype), options.tag, options.target_tag
+    )
     found = options.resolve(run.config)
     translator = open_translator(run, models, found, open_utility(models))
     in_json = json or alignment or translator.options.n_best > 1

@@ -60,7 +60,10 @@ def run(
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
     this, tag = open_run(workdir, config, models.dtype), options.tag
-    this = of_split(this, split) if "/" in split else of_tag(this, tag)
+    if "/" in split:
+        this = of_split(this, split)
+    else:
+        this = of_tag(this, tag, options.target_tag)
     data = this.config.data
     if tag and data.tag not in ("", tag):
         whose = f"--split={split}" if "/" in split else "the run"

@@ -39,13 +39,14 @@ def run(
     """Write `output`, by default attention.html in the run folder."""
     file = output or workdir / "attention.html"
     shown_first = read_attention(attention)
-    this = of_tag(open_run(workdir, config), options.tag)
+    this = of_tag(open_run(workdir, config), options.tag, options.target_tag)
     require_output(file, ENDINGS)
     n_best = min(ALTERNATIVES, options.resolve(this.config).beam_size)
     found = options.resolve(this.config, n_best=n_best)
     translator = open_translator(this, models, found)
     if reference is not None:
-        _, (sources, targets) = read_text(this, source, reference, "test", found.tag)
+        tags = found.tag, found.target_tag
+        _, (sources, targets) = read_text(this, source, reference, "test", *tags)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

@@ -197,9 +197,9 @@ def require_names(
     """Raise InputError for an unknown name, or a known one that is missing."""
     for name in given:
         if name not in known:
-            require_current(prefix + name)
+            require_current(f"{prefix}{name}")
             names = [prefix + each for each in known]
-            hint = did_you_mean(prefix + name, names, SEE_KEYS)
+            hint = did_you_mean(f"{prefix}{name}", names, SEE_KEYS)
             raise InputError(f"the config has an unknown {what} {prefix}{name}{hint}")
     for name in known:
         if name not in given:

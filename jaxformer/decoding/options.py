@@ -135,6 +135,10 @@ class TranslateRequest:
     def tag(self) -> str:
         return self.given.get("tag", "")
 
+    @property
+    def target_tag(self) -> str:
+        return self.given.get("target_tag", "")
+
     def resolve(self, config: Config, **defaults: object) -> TranslateOptions:
         """Complete the options by `defaults`, then by the config of the run.
 

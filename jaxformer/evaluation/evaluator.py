@@ -71,7 +71,10 @@ class PairScorer:
     model has. Raises InputError if no pair is left.
     """
 
-    def __init__(self, model: Model, config: Config, pairs: TokenizedCorpus) -> None:
+    def __init__(
+        self, model: Model, config: Config, pairs: TokenizedCorpus, *, is_tagged: bool
+    ) -> None:
+        """If `is_tagged`, the first token of each target is given and not scored."""
         training = config.training
         lengths = np.maximum(*(side.lengths for side in pairs))
         fits = lengths <= (model.longest or math.inf)
@@ -98,8 +101,8 @@ class PairScorer:
             dataclasses.replace(config.batches, **layout),
             dataclasses.replace(training, tokens_per_microbatch=tokens),
         )
-        smoothing = {"label_smoothing": training.label_smoothing}
-        self._sums = jax.jit(functools.partial(evaluate_batch, model, **smoothing))
+        how = {"label_smoothing": training.label_smoothing, "is_tagged": is_tagged}
+        self._sums = jax.jit(functools.partial(evaluate_batch, model, **how))
 
     def __call__(self, params: Parameters) -> dict[str, float]:
         """Sum loss, negative log-likelihood and correct tokens over all pairs.
@@ -131,8 +134,12 @@ class Evaluator:
         pairs: TokenizedCorpus,
         make_translator: Callable[[Parameters], Translator],
         check_stop: Callable[[], None] = lambda: None,
+        *,
+        is_tagged: bool,
     ) -> None:
         """`pairs` is the text in tokens; `check_stop` may raise to end an evaluation.
+
+        `is_tagged` as in `PairScorer`.
 
         `make_translator` is called once, with the first parameters. Raises InputError
         if all references are blank, or a package for the target language is missing.
@@ -144,7 +151,7 @@ class Evaluator:
             )
         self.text, self._data = text, config.data
         make_bleu(config.data.target_language)  # refused or warned of before training
-        self._score_pairs = PairScorer(model, config, pairs)
+        self._score_pairs = PairScorer(model, config, pairs, is_tagged=is_tagged)
         self._make_translator, self._check_stop = make_translator, check_stop
         self.translator: Translator | None = None  # created by the first call
 

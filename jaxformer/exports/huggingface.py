@@ -199,9 +199,10 @@ def from_tensors(
                 raise UnsupportedError(f"{name} is not equal to {same}")
         elif name.endswith(("embed_positions.weight", "embed_positions.weights")):
             table = tensors.pop(name)
-            if model["positions"] == "fairseq":
+            if model["positions"] == "fairseq" and table.ndim == 2:
                 table = table[2:]  # the rows of its positions; row 1 is that of <pad>
-            sinusoids = position_table(model["positions"], len(table), d_model)
+            length = len(table) if table.ndim == 2 else 0
+            sinusoids = position_table(model["positions"], length, d_model)
             sinusoids = sinusoids[:, columns(model)]
             if table.shape != sinusoids.shape or not np.allclose(
                 table, sinusoids, rtol=0, atol=_ROUNDING
@@ -271,6 +272,8 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
             tensors |= safetensors.numpy.load_file(file)
         except (safetensors.SafetensorError, TypeError, KeyError) as error:
             raise InputError(f"{file} is damaged: {error}; download it again") from None
+    if wrong := [name for name, each in tensors.items() if each.dtype.kind in "biu"]:
+        raise UnsupportedError(f"{wrong[0]} has the type {tensors[wrong[0]].dtype}")
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
@@ -306,7 +309,8 @@ def fields_of(settings: Json, fixed: Mapping[str, tuple], chosen: Json) -> Json:
         **dict.fromkeys(_UNUSED), **chosen,
     }  # fmt: skip
     for key, field in SIZES.items():
-        size = integer(settings, key)
+        most = 1000 if key.endswith("_layers") else _MOST
+        size = integer(settings, key, most=most)
         if model.setdefault(field, size) != size:
             raise fault(settings, key, f"not the encoder's {model[field]}")
     model["d_k"] = model["d_v"] = model["d_model"] // model["num_heads"]

@@ -145,6 +145,8 @@ def read_npz(folder: Path) -> Checkpoint:
     if not all(isinstance(each, list) and each for each in names):
         raise UnsupportedError(f"{file.name} does not name models and vocabs")
     paths = [[folder / Path(str(name)).name for name in each] for each in names]
+    if "\0" in "".join(map(str, paths[0] + paths[1])):
+        raise UnsupportedError(f"{file.name} has a name with a null character")
     if len(paths[0]) > 1 or len(paths[1]) != 2:
         raise UnsupportedError(f"{file.name} names other than 1 model and 2 vocabs")
     arrays = _arrays(paths[0][0])
@@ -203,7 +205,8 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
     }  # fmt: skip
     model: Json = {field: settings.get(key) for field, key in sizes.items()}
     for field, key in sizes.items():
-        if type(model[field]) is not int or not 1 <= model[field] <= 2**20:
+        most = 1000 if field.endswith("_layers") else 2**20
+        if type(model[field]) is not int or not 1 <= model[field] <= most:
             raise UnsupportedError(f"it has {key}={model[field]!r}, no size")
     if settings.get("transformer-decoder-dim-ffn", 0) not in (0, model["d_ff"]):
         raise UnsupportedError(
@@ -225,7 +228,7 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
         "decoder_self_attention": "ssru" if is_rnn else "attention",
         "first_input": "zeros",
         "positions": "learned_unscaled" if is_trained else "tensor2tensor",
-        "max_positions": len(arrays.get("Wpos", range(1024))),
+        "max_positions": (*np.shape(arrays.get("Wpos", range(1024))), 1)[0],
         "tied_embeddings": ties[0],
         "activation": settings.get("transformer-ffn-activation", "swish"),
         "layer_norm_epsilon": 1e-6,

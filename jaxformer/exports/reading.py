@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import jax
+import numpy as np
+
 from jaxformer.exports import huggingface
 from jaxformer.exports.checkpoint import Checkpoint, UnsupportedError
 from jaxformer.exports.huggingface import fault
@@ -17,12 +20,12 @@ READERS = {"marian": read_marian, "m2m_100": read_m2m100}  # by `model_type`
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a folder. Raises InputError if it is incomplete, damaged or unsupported."""
     try:
-        if not (folder / "config.json").exists() and entries(folder, f"*{DECODER}"):
-            return read_npz(folder)
-        settings = huggingface.read_json(folder / "config.json")
-        if str(settings.get("model_type")) not in READERS:
-            raise fault(settings, "model_type", f"not one of {', '.join(READERS)}")
-        return READERS[settings["model_type"]](folder)
+        found = _read(folder)
+        for path, leaf in jax.tree.leaves_with_path(found.params):
+            if not np.isfinite(leaf).all():
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise UnsupportedError(f"its {name} has numbers that are not finite")
+        return found
     except OSError as error:
         raise InputError(
             f"the checkpoint cannot be read ({error}); download it, for example with: "
@@ -33,3 +36,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             f"{folder} cannot be imported: {error}; put back the checkpoint's own "
             "files, or import another model"
         ) from None
+
+
+def _read(folder: Path) -> Checkpoint:
+    if not (folder / "config.json").exists() and entries(folder, f"*{DECODER}"):
+        return read_npz(folder)
+    settings = huggingface.read_json(folder / "config.json")
+    if str(settings.get("model_type")) not in READERS:
+        raise fault(settings, "model_type", f"not one of {', '.join(READERS)}")
+    return READERS[settings["model_type"]](folder)

@@ -80,5 +80,6 @@ def make_dev_evaluators(
             dev.pairs,
             make,
             check_stop,
+            is_tagged=bool(data.target_tag),
         )
     return evaluators

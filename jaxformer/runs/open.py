@@ -174,28 +174,37 @@ def open_rerankers(
                 "model once"
             )
         seen.add(this.workdir.path.resolve())
-        is_reverse, tag = _direction(run, this)
+        is_reverse, tag, target_tag = _direction(run, this)
+        tokenizer = this.tokenizer.for_target(target_tag)
         batch_tokens = this.config.decoding.batch_tokens
         forcing = TeacherForcing(
-            this.model, this.tokenizer, batch_tokens=batch_tokens, rows=rows
+            this.model, tokenizer, batch_tokens=batch_tokens, rows=rows
         )
         params = load_parameters(this, None)
         found.append(
-            Reranker(
-                str(folder), forcing, params, this.tokenizer, weight, is_reverse, tag
-            )
+            Reranker(str(folder), forcing, params, tokenizer, weight, is_reverse, tag)
         )
     return found
 
 
-def _direction(run: Run, other: Run) -> tuple[bool, str]:
-    """Whether another run translates in the opposite direction; its tag for that."""
+def _direction(run: Run, other: Run) -> tuple[bool, str, str]:
+    """Whether another run translates in the opposite direction; its tags for that."""
     wanted, tags = _languages(run.config.data), _tags(other)
     for is_reverse, direction in ((False, wanted), (True, wanted[::-1])):
+        targets = {
+            part.data.target_tag
+            for part in other.config.data.parts.values()
+            if _languages(part.data) == direction
+        }
+        if len(targets) > 1:
+            raise InputError(
+                f"{other.workdir.path} has several target tags for "
+                f"{'-'.join(direction)}, and reranking takes one; use another run"
+            )
         if "" in tags[direction]:  # others mark text that was made
-            return is_reverse, ""
+            return is_reverse, "", *targets
         if len(tags[direction]) == 1:
-            return is_reverse, tags[direction].pop()
+            return is_reverse, tags[direction].pop(), *targets
         if several := ", ".join(sorted(tags[direction])):
             raise InputError(
                 f"{other.workdir.path} has the tags {several} for "

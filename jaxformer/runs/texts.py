@@ -31,11 +31,34 @@ def of_split(run: Run, split: str) -> Run:
     return of_corpus(run, _name(run, split))
 
 
-def of_tag(run: Run, tag: str) -> Run:
-    """Return the run restricted to the first corpus with `tag`, or the run itself."""
-    parts = run.config.data.parts.items()
-    names = [name for name, part in parts if tag and part.data.tag == tag]
-    return of_corpus(run, names[0]) if names else run
+def of_tag(run: Run, tag: str, target_tag: str = "") -> Run:
+    """Return the run restricted to the first corpus with these tags, or the run itself.
+
+    It stays whole without `tag`, and if `target_tag` does not choose among the corpora
+    with it.
+    """
+    parts = run.config.data.parts
+    names = [name for name in parts if tag and parts[name].data.tag == tag]
+    names, is_one = _of_target(run, names, target_tag)
+    return of_corpus(run, names[0]) if names and is_one else run
+
+
+def _of_target(
+    run: Run, names: Sequence[str], target_tag: str
+) -> tuple[list[str], bool]:
+    """Keep the corpora with `target_tag`, if there are any; is it one target then?"""
+    targets = {name: run.config.data.parts[name].data.target_tag for name in names}
+    own = [name for name in names if target_tag and targets[name] == target_tag]
+    return own or [*names], bool(own) or len({*targets.values()}) <= 1
+
+
+def require_one_target(run: Run, what: str) -> None:
+    """Raise InputError if the corpora of a run have several target tags."""
+    tags = {part.data.target_tag for part in run.config.data.parts.values()}
+    if len(tags) > 1:
+        raise InputError(
+            f"the run translates to {', '.join(sorted(filter(None, tags)))}, and {what}"
+        )
 
 
 def files_of_split(run: Run, split: str) -> list[Path]:
@@ -54,18 +77,24 @@ def _name(run: Run, split: str) -> str:
 
 
 def read_text(
-    run: Run, source: Path | None, reference: Path | None, split: str, tag: str = ""
+    run: Run,
+    source: Path | None,
+    reference: Path | None,
+    split: str,
+    tag: str = "",
+    target_tag: str = "",
 ) -> tuple[Run, Text]:
     """Read sentences and references of two files, or of a split of the run's data.
 
     Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
     NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run restricted
     to the corpus NAME, or else to the first one without a tag, if a source has none,
-    or with a tag of the sources.
+    or with a tag of the sources; among these to one with `target_tag`.
 
     Raises InputError if only one file is given, if their lines do not match, for a tag
     that the vocabulary lacks or that is not the split's, and for a line of a file
-    without a tag if the corpora have several.
+    without a tag if the corpora have several. Also if they have several target tags
+    and none is chosen.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
@@ -105,8 +134,12 @@ def read_text(
             f"{known}; give one by --tag, or a corpus by --split=NAME/{kind}"
         )
     among = used & {""} or used  # a corpus's tag would go before lines without one
-    name = next((name for name in tags if tags[name] in among), next(iter(tags)))
-    return of_corpus(run, name), text
+    names = [name for name in tags if tags[name] in among] or [*tags][:1]
+    names, is_one = _of_target(run, names, target_tag)
+    if not is_one and not target_tag:
+        how = f"choose a corpus by --split=NAME/{kind}"
+        require_one_target(run, f"{source} does not say to which; {how}")
+    return of_corpus(run, names[0]), text
 
 
 def require_text_output(output: Path | None, read: Sequence[Path | None]) -> None:

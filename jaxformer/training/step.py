@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.batch import Batch
+from jaxformer.batch import Batch, starts_of_segments
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.frozen import merged, trainable
@@ -167,10 +167,20 @@ def apply_gradients(
 
 
 def evaluate_batch(
-    model: Model, params: Parameters, batch: Batch, *, label_smoothing: float
+    model: Model,
+    params: Parameters,
+    batch: Batch,
+    *,
+    label_smoothing: float,
+    is_tagged: bool = False,
 ) -> LossSums:
-    """Sum the loss of one batch, dropout off."""
+    """Sum the loss of one batch, dropout off.
+
+    If `is_tagged`, the first token of each target is given and not counted.
+    """
     logits, segments = model.logits(params, batch), batch.target_segments
+    if is_tagged:
+        segments = jnp.where(starts_of_segments(segments), 0, segments)
     return loss_sums(logits, batch.target, segments, label_smoothing=label_smoothing)
 
 

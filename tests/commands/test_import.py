@@ -162,7 +162,8 @@ def test_a_model_that_is_told_the_target_language(
         command("score", *how, *pairs, workdir=workdir) for how in ([], ["--json"])
     )
     last = json.loads(in_json.lines[-1])
-    assert plain.result.items() <= last.items()
+    for key, value in plain.result.items():
+        assert last[key] == pytest.approx(value, rel=1e-6)
     lines = command("align", *pairs, workdir=workdir).lines
     words = [len(line.split()) for line in pairs_of_dev(toy)]
     for line, count in zip(lines, words, strict=True):
@@ -185,6 +186,55 @@ def test_a_model_that_is_told_the_target_language(
     )
     card = (folder / "README.md").read_text()
     assert 'SOURCE, TARGET = ">>eng_Latn<<", ">>deu_Latn<<"' in card
+
+
+@pytest.mark.slow
+def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
+    command, import_, toy, tmp_path, transformers
+):
+    """As a model of this direction alone does, with the same parameters."""
+    whole, alone, nllb = tmp_path / "whole", tmp_path / "alone", tmp_path / "nllb"
+    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
+    transformers("make_m2m100", nllb, "".join(text).splitlines(), is_nllb=True)
+
+    def corpus(name, target):
+        return {"name": name, "source_language": "en", "target_language": target}
+
+    corpora = [corpus("a", "de"), corpus("b", "en")]
+    flags = config_flags("data", corpora=json.dumps(corpora))
+    assert import_(whole, nllb, *flags).code == 0
+    assert import_(alone, nllb).code == 0
+    data = json.loads((whole / "config.json").read_text())["config"]["data"]
+    found = [(each["tag"], each["target_tag"]) for each in data["corpora"]]
+    english = ">>eng_Latn<<"
+    assert found == [(english, ">>deu_Latn<<"), (english, english)]
+    for name in ("score", "align"):
+        of_corpus = command(name, "--split=a/test", workdir=whole)
+        assert of_corpus.code == 0
+        expected = command(name, "--split=test", workdir=alone)
+        found, one = (
+            [line.partition('"seconds"')[0] for line in each.lines]
+            for each in (of_corpus, expected)
+        )
+        assert found == one
+    sums = command("score", "--split=a/test", workdir=whole).result
+    greedy = "--config.decoding.beam_size=1"
+    scores = command("evaluate", greedy, "--split=a/test", workdir=whole).result
+    mean = -sums["log_probability"] / sums["tokens"]
+    assert scores["nll"] == pytest.approx(mean, rel=1e-5)
+    files = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
+    for how in (["translate"], ["score", *files], ["align", *files]):
+        refused = command(*how, f"--tag={english}", workdir=whole, stdin="a")
+        assert (refused.code, refused.complaint.count("\n")) == (2, 0)
+        assert "translates to >>deu_Latn<<, >>eng_Latn<<" in refused.complaint
+    told = command(
+        "evaluate", greedy, f"--tag={english}", f"--target_tag={english}", *files,
+        workdir=whole,
+    )  # fmt: skip
+    assert told.result["direction"] == "en-en"
+    wrong = json.dumps([{**corpora[0], "target_tag": ">>xx<<"}, corpora[1]])
+    refused = import_(tmp_path / "no", nllb, *config_flags("data", corpora=wrong))
+    assert "has no piece '>>xx<<'" in refused.complaint
 
 
 def pairs_of_dev(toy):

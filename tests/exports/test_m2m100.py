@@ -29,6 +29,7 @@ from tests.exports.test_marian_import import SOURCES, TARGETS, model_of, spoil
 safetensors = pytest.importorskip("safetensors.numpy", reason="extra `export`")
 
 KINDS = {"m2m100": (">>en<<", ">>de<<"), "nllb": (">>eng_Latn<<", ">>deu_Latn<<")}
+INTEGERS, NAN = np.ones((2, 2), np.int32), np.full(24, np.nan, np.float32)
 CODES = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn")}
 
 
@@ -261,6 +262,14 @@ IN_NLLB = {
     ("file", "change", "said"),
     [
         ("config.json", {"scale_embedding": False}, "scale_embedding=False, not True"),
+        ("config.json", {"encoder_layers": 1_000_000}, "not a whole number in [1, 10"),
+        (
+            "model.safetensors",
+            {"model.encoder.embed_positions.weight": np.ones((), np.float32)},
+            "is not the table of sinusoids",
+        ),
+        ("model.safetensors", {"model.shared.weight": INTEGERS}, "has the type int32"),
+        ("model.safetensors", {"model.encoder.layers.0.fc1.bias": NAN}, "not finite"),
         ("config.json", {"vocab_size": 9}, "pieces, and vocab_size is 9"),
         ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id=0, not"),
         ("tokenizer_config.json", None, "name no language"),

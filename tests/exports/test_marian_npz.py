@@ -152,6 +152,7 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
         ({"transformer-decoder-dim-ffn": 8}, "another transformer-decoder-dim-ffn"),
         ({"enc-depth": 2}, "the shape of encoder_l2_ffn_W1 is missing"),
         ({"dim-emb": 1.5}, "dim-emb=1.5, no size"),
+        ({"enc-depth": 1_000_000}, "enc-depth=1000000, no size"),
         (None, "special:model.yml is no YAML of keys"),
     ],
 )
@@ -175,6 +176,11 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
         ("model.npz", b"spoilt", "model.npz is damaged"),
         ("model.npz", np.lib.format.magic(1, 0), "model.npz is damaged"),
         ("decoder.yml", b"models: [model.npz]", "does not name models and vocabs"),
+        (
+            "decoder.yml",
+            b'models: [model.npz]\nvocabs: ["\\0", "\\0"]',
+            "a null character",
+        ),
         ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
         ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
     ],
@@ -182,6 +188,21 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
 def test_damaged_files_are_refused(tmp_path, file, content, said):
     folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
     (folder / file).write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("Wpos", np.float32(1), "the shape of Wpos is"),
+        ("encoder_l1_ffn_W1", np.full((16, 32), np.nan, np.float32), "not finite"),
+    ],
+)
+def test_arrays_that_are_wrong_are_refused(tmp_path, name, value, said):
+    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    arrays = dict(np.load(folder / "model.npz"))
+    np.savez(folder / "model.npz", **{**arrays, name: value})
     with pytest.raises(InputError, match=said):
         read_checkpoint(folder)
 
