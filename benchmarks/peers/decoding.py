@@ -66,7 +66,11 @@ def ctranslate2(
     folder.mkdir(parents=True)
     network, params, tokenizer = model
     data = SimpleNamespace(
-        direction="en-de", max_length=256, only_tag="", only_target_tag=""
+        direction="en-de",
+        max_length=256,
+        only_tag="",
+        only_target_tag="",
+        target_tags=[],
     )
     write_ctranslate2(
         folder, SimpleNamespace(model=network.config, data=data), params, tokenizer,

@@ -209,6 +209,12 @@ class DataConfig(Section, name="data"):
         return [*dict.fromkeys(filter(None, tags))]
 
     @property
+    def target_tags(self) -> list[str]:
+        """The tags of the targets of all corpora, each once."""
+        tags = (part.data.target_tag for part in self.parts.values())
+        return [*dict.fromkeys(filter(None, tags))]
+
+    @property
     def only_tag(self) -> str:
         """The tag of all sources, if they have the same one, else ""."""
         return self._only("tag")

@@ -82,6 +82,7 @@ def write_ctranslate2(
         position_count=len(positions),
         tag=json.dumps(config.data.only_tag),
         target_tag=json.dumps(config.data.only_target_tag),
+        targets=json.dumps(config.data.target_tags),
         longest=f"{config.data.max_length:,}",
         dtype=config.model.dtype,
         penalty="n" if options.length_penalty == "power" else "((5 + n) / 6)",

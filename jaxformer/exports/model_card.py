@@ -119,6 +119,9 @@ def write_card(
             kind=kind,
             tag=json.dumps(config.data.only_tag),
             target_tag=json.dumps(config.data.only_target_tag),
+            languages=", ".join(
+                dict.fromkeys(config.data.tags + config.data.target_tags)
+            ),
             options=options,
             licence=in_markdown(
                 facts.license or "Not stated. Ask the author before you use the model."

@@ -53,11 +53,10 @@ def make_translator(
     Raises InputError for a tag of the options that the vocabulary lacks.
     """
     rows = batch_sharding(local_mesh())
-    targets = {part.data.target_tag for part in run.config.data.parts.values()} - {""}
+    targets = run.config.data.target_tags
     if targets and not options.target_tag:
         raise InputError(
-            f"this model translates to {', '.join(sorted(targets))}; choose one by "
-            "target_tag"
+            f"this model translates to {', '.join(targets)}; choose one by target_tag"
         )
     return Translator(
         [run.model, *(member.model for member, _ in members)],

@@ -50,8 +50,7 @@ def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
             "another tokeniser"
         )
     needed = [(symbol, tokenizer.source_pieces()) for symbol in config.tags]
-    targets = {part.data.target_tag for part in config.parts.values()} - {""}
-    needed += [(symbol, tokenizer.pieces()) for symbol in sorted(targets)]
+    needed += [(symbol, tokenizer.pieces()) for symbol in config.target_tags]
     for pieces in (tokenizer.source_pieces(), tokenizer.pieces()):
         needed += [(symbol, pieces) for symbol in config.user_defined_symbols]
     for symbol, pieces in needed:

@@ -227,6 +227,16 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
         refused = command(*how, f"--tag={english}", workdir=whole, stdin="a")
         assert (refused.code, refused.complaint.count("\n")) == (2, 0)
         assert "translates to >>deu_Latn<<, >>eng_Latn<<" in refused.complaint
+    for kind, program in (
+        ("huggingface", "README.md"),
+        ("ctranslate2", "translate.py"),
+    ):
+        folder = tmp_path / kind
+        how = f"--format={kind}", f"--output={folder}"
+        assert command("export", *how, workdir=whole).code == 0
+        written = (folder / program).read_text()
+        assert "raise SystemExit(" in written
+        assert ">>deu_Latn<<" in written
     told = command(
         "evaluate", greedy, f"--tag={english}", f"--target_tag={english}", *files,
         workdir=whole,

@@ -127,6 +127,7 @@ def run_config(model: Model) -> SimpleNamespace:
     """The sections of a config that exports read."""
     data = {"source_language": "en", "target_language": "de", "direction": "en-de"}
     data["only_tag"] = data["only_target_tag"] = ""
+    data["target_tags"] = []
     return SimpleNamespace(
         model=model.config, data=SimpleNamespace(**data, max_length=12)
     )
