@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.batch import Batch, starts_of_segments
 from jaxformer.config.sections import Config
 from jaxformer.corpus.pipeline import evaluation_batches
 from jaxformer.corpus.plan import make_plan
@@ -18,16 +20,15 @@ from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.parts import best_texts, warn_of_copies
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.metrics import Score, corpus_scores, every_bleu, make_bleu
-from jaxformer.models.sequence_model import Model
+from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError, printable
 from jaxformer.system.progress import track
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Text
 from jaxformer.tokens import AnyTokenizer
-from jaxformer.training.loss import LossSums, averages
+from jaxformer.training.loss import LossSums, averages, loss_sums
 from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_here
-from jaxformer.training.step import Parameters, evaluate_batch
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,24 @@ class Evaluation(NamedTuple):
             f"{scores['bleu_lc_tok']:.2f}, chrF {scores['chrf']:.2f}"
         )
         return line + "".join(table)
+
+
+def evaluate_batch(
+    model: Model,
+    params: Parameters,
+    batch: Batch,
+    *,
+    label_smoothing: float,
+    is_tagged: bool = False,
+) -> LossSums:
+    """Sum the loss of one batch, dropout off.
+
+    If `is_tagged`, the first token of each target is given and not counted.
+    """
+    logits, segments = model.logits(params, batch), batch.target_segments
+    if is_tagged:
+        segments = jnp.where(starts_of_segments(segments), 0, segments)
+    return loss_sums(logits, batch.target, segments, label_smoothing=label_smoothing)
 
 
 class PairScorer:

@@ -28,12 +28,15 @@ def choice_loss(
     target: jax.Array,
     segments: jax.Array,
     label_smoothing: float,
-    baseline: jax.Array,
-) -> jax.Array:
+    baseline: jax.Array | None,
+) -> jax.Array | float:
     """Return the WEIGHT of sum_t A_t log P(s_t): its gradient is the second part.
 
-    target and segments int [B, T], baseline float32 []; segment 0 = padding.
+    It is 0 for a model that drew nothing. target and segments int [B, T], baseline
+    float32 []; segment 0 = padding.
     """
+    if features.log_choice is None:
+        return 0.0
     constant = jax.lax.stop_gradient(features)
     losses = token_losses(constant, target, segments, label_smoothing)
     above = jnp.where(segments != 0, losses - baseline, 0.0)

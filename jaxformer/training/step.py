@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer.batch import Batch, starts_of_segments
+from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.training.frozen import merged, trainable
-from jaxformer.training.loss import LossSums, loss_sums
+from jaxformer.training.loss import LossSums
 from jaxformer.training.loss_kernel import projected_loss_sums
 from jaxformer.training.reinforce import choice_loss, moved_baseline
 from jaxformer.training.sharded_optimizer import over_shards
@@ -108,10 +108,8 @@ def gradients(
         with jax.named_scope("loss"):
             smoothing = config.label_smoothing
             sums = projected_loss_sums(*features[:3], *targets, smoothing)
-            if features.log_choice is None:
-                return sums.loss, sums
             drawn = choice_loss(features, *targets, smoothing, state.baseline)
-            return sums.loss + drawn, sums
+        return sums.loss + drawn, sums
 
     changed = trainable(state.params, config.freeze)
     grads, sums = jax.grad(summed_loss, has_aux=True)(changed)
@@ -164,24 +162,6 @@ def apply_gradients(
         window=jax.tree.map(jnp.add, state.window, sums),
     )
     return state, Report(sums, norm)
-
-
-def evaluate_batch(
-    model: Model,
-    params: Parameters,
-    batch: Batch,
-    *,
-    label_smoothing: float,
-    is_tagged: bool = False,
-) -> LossSums:
-    """Sum the loss of one batch, dropout off.
-
-    If `is_tagged`, the first token of each target is given and not counted.
-    """
-    logits, segments = model.logits(params, batch), batch.target_segments
-    if is_tagged:
-        segments = jnp.where(starts_of_segments(segments), 0, segments)
-    return loss_sums(logits, batch.target, segments, label_smoothing=label_smoothing)
 
 
 class TrainStep:

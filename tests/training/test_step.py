@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from jaxformer.batch import Batch
+from jaxformer.evaluation.evaluator import evaluate_batch
 from jaxformer.tokens import EOS, PAD
 from jaxformer.training.loss import LossSums
 from jaxformer.training.step import (
     MOST_BAD_STEPS,
     Gradients,
     apply_gradients,
-    evaluate_batch,
     fresh_state,
     gradients,
 )
