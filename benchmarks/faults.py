@@ -223,7 +223,7 @@ def remains(workdir: Path, result: dict) -> dict[str, object]:
         state = {
             field: checkpoints.restore_parameters(step, field=field)
             for field in TrainState._fields
-            if field != "ema"  # which the config leaves out
+            if field not in ("ema", "baseline")  # which the config leaves out
         }
         state["average"] = checkpoints.average(CONFIG["training.average"])
         saved = checkpoints.steps()

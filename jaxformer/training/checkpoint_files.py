@@ -266,7 +266,11 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
             raise InputError(f"checkpoint {path} has no {field}")
         else:
             abstract = jax.tree.map(_here, {field: saved[field]})
-        found = _restore(reader, path, abstract, is_part=bool(field))
+        item = abstract
+        if not field:  # without empty fields that TrainState has had since
+            item = {k: v for k, v in abstract._asdict().items() if k in saved}
+        found = _restore(reader, path, item, is_part=bool(field))
+        found = found if field else type(abstract)(**found)
     except Exception as error:
         cause = error.__cause__ if type(error) is Exception else error
         if path.exists() and not isinstance(cause, OSError | ValueError | KeyError):

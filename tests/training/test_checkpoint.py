@@ -3,10 +3,12 @@
 import functools
 import logging
 import re
+from collections import namedtuple
 from types import SimpleNamespace
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -59,6 +61,20 @@ def test_what_eight_devices_saved_is_read_onto_one_and_onto_another_mesh(tmp_pat
     assert isinstance(parameters["embedding"], np.ndarray)
     assert_same(parameters, state.params)
     assert_same(reader.restore_parameters(5, field="seed"), state.seed)
+
+
+def test_a_checkpoint_from_before_a_field_is_read(tmp_path):
+    """One that only some models have, such as the baseline of hard attention."""
+    state = make_state(3)
+    fields = [name for name in state._fields if name != "baseline"]
+    earlier = namedtuple("TrainState", fields)(*(getattr(state, n) for n in fields))
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(3, earlier)
+        restored, _ = checkpoints.restore_latest(ABSTRACT)
+    assert_same(restored, state)
+    hard = state._replace(baseline=jnp.float32(0))
+    with pytest.raises(InputError, match="baseline is absent in the checkpoint"):
+        open_checkpoints(tmp_path).restore_latest(abstract(hard))
 
 
 def test_average_is_the_mean_of_the_last_checkpoints(tmp_path, caplog):
