@@ -185,7 +185,13 @@ def test_a_model_leaves_out_a_line_beyond_its_positions(caplog):
 )
 def test_a_reranker_has_the_tag_of_real_text(tags, expected):
     """Other corpora of a direction mark text that was made."""
-    assert direction_of(tags) == (False, expected)
+    assert direction_of(tags) == (False, expected, "")
+
+
+def test_a_reranker_has_the_target_tag_of_its_direction():
+    assert direction_of([">>a<<"], [">>x<<"]) == (False, ">>a<<", ">>x<<")
+    with pytest.raises(InputError, match="runs/b has several target tags for en-de"):
+        direction_of([">>a<<", ">>a<<"], [">>x<<", ">>y<<"])
 
 
 def test_a_reranker_of_several_tags_is_refused():
@@ -193,12 +199,15 @@ def test_a_reranker_of_several_tags_is_refused():
         direction_of([">>b<<", ">>a<<"])
 
 
-def direction_of(tags):
+def direction_of(tags, targets=("", "")):
     """What is found of a run whose corpora of one direction have these tags."""
 
     def run_of(tags):
         languages = {"source_language": "en", "target_language": "de"}
-        datas = [SimpleNamespace(tag=tag, **languages) for tag in tags]
+        datas = [
+            SimpleNamespace(tag=tag, target_tag=target, **languages)
+            for tag, target in zip(tags, targets, strict=False)
+        ]
         parts = {str(n): SimpleNamespace(data=data) for n, data in enumerate(datas)}
         config = SimpleNamespace(data=SimpleNamespace(parts=parts, **languages))
         return SimpleNamespace(config=config, workdir=Workdir(Path("runs/b")))
