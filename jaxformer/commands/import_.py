@@ -44,13 +44,10 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     values = config.resolve(None)
     is_shared = len(checkpoint.vocabularies) == 1
     data = {**values.get("data", {}), "shared_vocabulary": is_shared}
-    imported = parse_config(
-        {
-            **values,
-            "data": data | _tags(data, checkpoint.tags),
-            "model": {**values.get("model", {}), **checkpoint.model},
-        }
-    )
+    model = {**values.get("model", {}), **checkpoint.model}
+    given = {**values, "data": data, "model": model}
+    parse_config(given)  # refuses corpora that have no languages to look up
+    imported = parse_config({**given, "data": data | _tags(data, checkpoint.tags)})
     training = imported.training
     sizes = {"d_model": imported.model.d_model, "steps": training.steps}
     optimizer, _ = make_optimizer(imported.optimizer, **sizes)
@@ -78,9 +75,8 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
 def _tags(data: Mapping[str, Any], tags: Sequence[str]) -> dict[str, Any]:
     """Return the tags of a corpus's languages, where a model has any and none is given.
 
-    Of several corpora it returns these, with tags.
-
-    Raises InputError for a language that the model lacks.
+    If there are several corpora, return them with their tags. Raises InputError for a
+    language that the model lacks.
     """
     if not tags:
         return {}

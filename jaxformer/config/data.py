@@ -205,14 +205,12 @@ class DataConfig(Section, name="data"):
     @property
     def tags(self) -> list[str]:
         """The tags of all corpora, each once."""
-        tags = (part.data.tag for part in self.parts.values())
-        return [*dict.fromkeys(filter(None, tags))]
+        return [*filter(None, self._values("tag"))]
 
     @property
     def target_tags(self) -> list[str]:
         """The tags of the targets of all corpora, each once."""
-        tags = (part.data.target_tag for part in self.parts.values())
-        return [*dict.fromkeys(filter(None, tags))]
+        return [*filter(None, self._values("target_tag"))]
 
     @property
     def only_tag(self) -> str:
@@ -225,8 +223,12 @@ class DataConfig(Section, name="data"):
         return self._only("target_tag")
 
     def _only(self, key: str) -> str:
-        values = {getattr(part.data, key) for part in self.parts.values()}
-        return values.pop() if len(values) == 1 else ""
+        values = self._values(key)
+        return values[0] if len(values) == 1 else ""
+
+    def _values(self, key: str) -> list[str]:
+        parts = self.parts.values()
+        return [*dict.fromkeys(getattr(part.data, key) for part in parts)]
 
     @property
     def direction(self) -> str:

@@ -20,7 +20,7 @@ from jaxformer.models.sequence_model import Features, batch_logits
 from jaxformer.training.loss import loss_sums
 
 DECAY = 0.9  # of the moving average, by update, as in Xu et al.
-WEIGHT = 0.01  # lambda_r: the best of 0, 0.01, 0.1 and 1 for `lstm_hard`
+WEIGHT = 0.01  # lambda_r: see docs/architectures.md
 
 
 def choice_loss(

@@ -242,9 +242,14 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
         workdir=whole,
     )  # fmt: skip
     assert told.result["direction"] == "en-en"
-    wrong = json.dumps([{**corpora[0], "target_tag": ">>xx<<"}, corpora[1]])
-    refused = import_(tmp_path / "no", nllb, *config_flags("data", corpora=wrong))
-    assert "has no piece '>>xx<<'" in refused.complaint
+    for wrong, said in (
+        ([{**corpora[0], "target_tag": ">>xx<<"}, corpora[1]], "no piece '>>xx<<'"),
+        (["a"], "data.corpora"),
+    ):
+        flags = config_flags("data", corpora=json.dumps(wrong))
+        refused = import_(tmp_path / "no", nllb, *flags)
+        assert (refused.code, refused.complaint.count("\n")) == (2, 0)
+        assert said in refused.complaint
 
 
 def pairs_of_dev(toy):
