@@ -18,7 +18,7 @@ from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, one_each
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag
+from jaxformer.runs.texts import of_tags
 from jaxformer.system.errors import InputError as InputError
 from jaxformer.system.progress import LAST_LINE, compiles_reported, progress
 
@@ -88,8 +88,7 @@ class Translator:
     ) -> None:
         flags = _parse("translate", locals())
         models, options = flags["models"], flags["options"]
-        run = open_run(flags["workdir"], flags["config"], dtype)
-        run = of_tag(run, options.tag, options.target_tag)
+        run = of_tags(open_run(flags["workdir"], flags["config"], dtype), options)
         self.options = options.resolve(run.config)
         utility = open_utility(models)
         self._translator = open_translator(run, models, self.options, utility)

@@ -47,7 +47,7 @@ def run(
         )
     require_output(output)
     whole = open_run(workdir, config)
-    this, text = read_text(whole, source, reference, split, options.tag)
+    this, text = read_text(whole, source, reference, split, options)
     translator = open_translator(this, models, options.resolve(this.config))
     translator.require_fit(*text)
     arrays, code_of = {}, this.tokenizer.language_code

@@ -40,8 +40,7 @@ def run(
     """
     require_text_output(output, [source, reference])
     whole = open_run(workdir, config, models.dtype)
-    tags = options.tag, options.target_tag
-    this, text = read_text(whole, source, reference, split, *tags)
+    this, text = read_text(whole, source, reference, split, options)
     if source is None:
         require_text_output(output, files_of_split(whole, split))
     found = options.resolve(this.config)

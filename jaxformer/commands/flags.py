@@ -108,7 +108,8 @@ FLAG_LIST = (
          "update."),
     Flag("before", Path, "The JSON line of an earlier check with --topology, in a "
          "file; the page of --output shows both."),
-    Flag("input", Path, "Folder of a Marian checkpoint of Hugging Face."),
+    Flag("input", Path, "Folder of a checkpoint: Marian's own, or of Hugging Face's "
+         "Marian, M2M-100 or NLLB-200 models."),
     Flag("output", Path, "File or new folder to write."),
     Flag("attention", str, "Attention that is shown first: encoder, decoder or cross, "
          "then the layer and the heads of a picture, from 1, as in cross:3:1,2; by "
@@ -218,13 +219,14 @@ COMMANDS = {
         "balancer",
     ),
     "export": Command(
-        "Write a model for CTranslate2 or Hugging Face.",
+        "Write a model for CTranslate2, Hugging Face or Marian.",
         (
             "checkpoint", "format", "quantization", "output", "license", "beam_size",
             "alpha", "length_penalty", "no_repeat_ngram",
         ),
     ),
-    "import": Command("Make a run of a Marian checkpoint.", ("input",),
+    "import": Command(
+        "Make a run of a checkpoint of Marian, M2M-100 or NLLB-200.", ("input",),
         opens_run=False,
         alone="start it once, and then train in many",
     ),

@@ -60,7 +60,7 @@ def run(
     if source is None and split == "test" and not data.has_text("test"):
         split = "dev"
     texts = {
-        name: name_text(each, source, reference, split, options.tag)
+        name: name_text(each, source, reference, split, options)
         for name, each in runs.items()
     }
     text = report.require_one_text({name: text for name, (_, text) in texts.items()})
@@ -82,7 +82,11 @@ def run(
 
 
 def name_text(
-    run: Run, source: Path | None, reference: Path | None, split: str, tag: str
+    run: Run,
+    source: Path | None,
+    reference: Path | None,
+    split: str,
+    options: TranslateRequest,
 ) -> tuple[Run, ReportedText | None]:
     """Read and name the text that a run translates; None if it is not trained yet.
 
@@ -90,7 +94,7 @@ def name_text(
     """
     if not run.workdir.has_checkpoints():
         return of_split(run, split), None
-    run, pairs = read_text(run, source, reference, split, tag)
+    run, pairs = read_text(run, source, reference, split, options)
     values, kind = vars(run.config.data), split.rpartition("/")[2]
     name = source or values.get(kind, "").partition(",")[0] or kind  # of the sources
     languages = values["source_language"], values["target_language"]

@@ -90,7 +90,7 @@ def reproduce(
         if trained.get("stopped"):
             return {"row": row, **trained}
     this = open_run(workdir, config)
-    this, text = read_text(this, **texts)
+    this, text = read_text(this, **texts, options=options)
     done, translator = evaluate(this, text, models, options.resolve(this.config))
     # A run that was trained before may have other values of keys that may change. The
     # record has those of training, and the command has those of scoring.

@@ -49,7 +49,7 @@ def run(
         how = "choose a corpus by --split=NAME/test"
         require_one_target(this, f"{reference} does not say to which; {how}")
     else:
-        this, text = read_text(this, source, reference, split, options.tag)
+        this, text = read_text(this, source, reference, split, options)
         pairs = enumerate(zip(*text, strict=True), start=1)
         given = [({"line": line}, *pair) for line, pair in pairs]
     params = load_parameters(this, models.checkpoint)

@@ -13,7 +13,7 @@ from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag
+from jaxformer.runs.texts import of_tags
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.text.lines import read_lines
 
@@ -49,7 +49,7 @@ def run(
             )
     with closing(open_port(host, port)) as opened:
         whole = open_run(workdir, config, models.dtype)
-        this = of_tag(whole, options.tag, options.target_tag)
+        this = of_tags(whole, options)
         # Requests may ask for as many candidates as the beam is wide.
         n_best = options.resolve(this.config).beam_size
         found = options.resolve(this.config, n_best=n_best, split_sentences=True)

@@ -21,7 +21,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag, require_text_output
+from jaxformer.runs.texts import of_tags, require_text_output
 from jaxformer.system.errors import InputError, counted
 from jaxformer.system.first import print_lines, write_file
 from jaxformer.text.lines import read_lines
@@ -70,9 +70,7 @@ def run(
     Of several processes the first one reads and writes, and all translate.
     """
     require_text_output(output, [source, prefix, phrases])
-    run = of_tag(
-        open_run(workdir, config, models.dtype), options.tag, options.target_tag
-    )
+    run = of_tags(open_run(workdir, config, models.dtype), options)
     found = options.resolve(run.config)
     translator = open_translator(run, models, found, open_utility(models))
     in_json = json or alignment or translator.options.n_best > 1

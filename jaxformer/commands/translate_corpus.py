@@ -23,7 +23,7 @@ from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_split, of_tag
+from jaxformer.runs.texts import of_split, of_tags, require_own_tags
 from jaxformer.system.errors import InputError
 from jaxformer.system.first import once
 from jaxformer.system.progress import progress, track
@@ -59,17 +59,11 @@ def run(
     for name, path in {"source": source, "output": output}.items():
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
-    this, tag = open_run(workdir, config, models.dtype), options.tag
-    if "/" in split:
-        this = of_split(this, split)
-    else:
-        this = of_tag(this, tag, options.target_tag)
+    this = open_run(workdir, config, models.dtype)
+    has_name = "/" in split
+    this = of_split(this, split) if has_name else of_tags(this, options)
     data = this.config.data
-    if tag and data.tag not in ("", tag):
-        whose = f"--split={split}" if "/" in split else "the run"
-        raise InputError(
-            f"--tag={tag} is not the tag of {whose}, {data.tag}; leave it out"
-        )
+    require_own_tags(data, options, f"--split={split}" if has_name else "the run")
     if data.source_language == data.target_language:
         raise InputError(
             f"the run translates {data.direction}, and the files are named by language"
@@ -77,12 +71,13 @@ def run(
     found = open_languages(data) if languages else None
     translator = open_translator(this, models, options.resolve(this.config))
     limit = min(data.max_length, translator.longest or data.max_length)
-    data = replace(
-        data, tag=translator.options.tag, max_length=limit, corpora=(), columns=()
-    )
-    least = least_log_probability
+    tags = {"tag": translator.options.tag, "target_tag": ""}
+    data = replace(data, **tags, max_length=limit, corpora=(), columns=())
     rules = PairFilter(
-        this.tokenizer, data, languages=found, least_log_probability=least
+        this.tokenizer.for_target(""),
+        data,
+        languages=found,
+        least_log_probability=least_log_probability,
     )
     with ExitStack() as held:
         written, lines = None, iter(())
@@ -95,7 +90,7 @@ def run(
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],
-                "languages": languages, "least_log_probability": least,
+                "languages": languages, "least_log_probability": least_log_probability,
                 "choose": str(models.choose), **vars(translator.options),
             }  # fmt: skip
             del made_with["batch_tokens"]  # may be lowered if memory is short

@@ -15,7 +15,7 @@ from jaxformer.reports.attention_data import KINDS, attend
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_tag, read_text
+from jaxformer.runs.texts import of_tags, read_text
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output
 from jaxformer.system.first import once
@@ -39,14 +39,13 @@ def run(
     """Write `output`, by default attention.html in the run folder."""
     file = output or workdir / "attention.html"
     shown_first = read_attention(attention)
-    this = of_tag(open_run(workdir, config), options.tag, options.target_tag)
+    this = of_tags(open_run(workdir, config), options)
     require_output(file, ENDINGS)
     n_best = min(ALTERNATIVES, options.resolve(this.config).beam_size)
     found = options.resolve(this.config, n_best=n_best)
     translator = open_translator(this, models, found)
     if reference is not None:
-        tags = found.tag, found.target_tag
-        _, (sources, targets) = read_text(this, source, reference, "test", *tags)
+        _, (sources, targets) = read_text(this, source, reference, "test", options)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

@@ -24,7 +24,6 @@ from jaxformer.tokens import EOS, PAD, AnyTokenizer, pad_rows
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation
-_BLANK: Part = ([EOS], [EOS])
 
 
 class PairScore(NamedTuple):
@@ -92,6 +91,7 @@ class TeacherForcing:
         rows: jax.sharding.NamedSharding | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._blank = [EOS], [*tokenizer.target_start, EOS]
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
         self._ids = [
             {name: index for index, name in enumerate(names)} for names in self._names
@@ -149,7 +149,7 @@ class TeacherForcing:
                     f"translation {len(target)}; give both sides of one hypothesis"
                 )
             parts = zip(source, target, strict=True)
-            found.append([part for part in parts if part != _BLANK])
+            found.append([part for part in parts if part != self._blank])
             length = max([len(side) for part in found[-1] for side in part], default=0)
             require_positions(self._longest, f"pair {number}", length)
         return found
@@ -166,8 +166,8 @@ class TeacherForcing:
     ) -> list[PairScore]:
         """Score each pair; parts of similar length share a batch.
 
-        The log P of a target's tag, which is given, is 0.
-        A pair of blank texts has no pieces and log P = 0.
+        The target's tag is given, so its log P is 0. A pair of blank texts has no
+        pieces and log P = 0.
         """
         pairs = self.pairs(sources, targets)
         parts = list(itertools.chain.from_iterable(pairs))
@@ -196,7 +196,7 @@ class TeacherForcing:
         """
         (parts,) = self.pairs([source], [target])
         found = []
-        for part in parts or [_BLANK]:
+        for part in parts or [self._blank]:
             ((_, batch),) = self._batches([part])
             maps = self._maps(params, batch)
             if maps is None:

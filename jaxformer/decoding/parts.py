@@ -50,7 +50,7 @@ class Hypothesis(NamedTuple):
     text: str
     score: float  # log P / length penalty; after reranking, the weighted sum
     log_probability: float  # natural logarithm, of the text and its end
-    tokens: int  # ends of sentence included
+    tokens: int  # that log P counts: ends of sentence included, a given tag not
     source_pieces: Sequence[str] = ()  # what was translated
     pieces: Sequence[str] = ()  # what was found; `Translator.score` takes both
 
@@ -109,11 +109,11 @@ def hypotheses_of(
     """
     ended = found.scores[found.lengths > 0]
     require_numbers(ended if ended.size else np.nan)
-    source_pieces = [names[0][i] for i in source]
+    source_pieces, given = [names[0][i] for i in source], len(tokenizer.target_start)
     rows = zip(*(leaf.tolist() for leaf in found), strict=True)
     hypotheses = [
         Hypothesis(
-            tokenizer.decode(tokens), score, log_probability, length,
+            tokenizer.decode(tokens), score, log_probability, length - given,
             source_pieces, [names[1][i] for i in tokens[:length]],
         )
         for tokens, length, score, log_probability in rows

@@ -95,15 +95,17 @@ class PairScorer:
     ) -> None:
         """If `is_tagged`, the first token of each target is given and not scored."""
         training = config.training
-        lengths = np.maximum(*(side.lengths for side in pairs))
+        sources, targets = (side.lengths for side in pairs)
+        lengths = np.maximum(sources, targets)
         fits = lengths <= (model.longest or math.inf)
         if not fits.all():
             logger.warning(
                 "NLL and perplexity leave out %s of %s pairs, which have more pieces "
-                "than model.max_positions=%d",
+                "than the model's max_positions=%d",
                 f"{np.sum(~fits):,}", f"{len(fits):,}", model.longest,
             )  # fmt: skip
-        chosen = np.flatnonzero(fits & (lengths > 1))
+        has_words = (sources > 1) | (targets - is_tagged > 1)
+        chosen = np.flatnonzero(fits & has_words)
         if not len(chosen):
             raise InputError("no pair of the text to evaluate has words and fits")
         self._pairs = pairs

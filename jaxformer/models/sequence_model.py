@@ -50,7 +50,7 @@ class Encoded(NamedTuple):
     """What an encoder hands to a decoder, which uses what it needs."""
 
     states: Sources
-    embedded: Sources  # what the first layer reads
+    embedded: Sources  # embeddings of the source, positions included
     summary: Sources  # its sum over a sentence begins a recurrent decoder
 
 
@@ -66,9 +66,9 @@ def mean_summary(states: Sources, segments: Ids) -> Sources:
 class AttentionMaps(NamedTuple):
     """Attention weights; each row is a query.
 
-    A row sums to one, or to less with the local attention of recurrent models. N is the
-    number of layers, 0 where the model has no such attention. Row t of `decoder` and
-    `cross` is the position that predicts target token t.
+    A row sums to one. N is the number of layers, 0 where the model has no such
+    attention. Row t of `decoder` and `cross` is the position that predicts target
+    token t.
     """
 
     encoder: Float32[Array, "N_encoder B H S S"]
@@ -80,8 +80,8 @@ def require_positions(longest: int | None, what: str, length: int) -> None:
     """Raise InputError for a side of more pieces than the positions of a model."""
     if longest is not None and length > longest:
         raise InputError(
-            f"{what} has {length:,} pieces on a side, end included, more than "
-            f"model.max_positions={longest}; shorten it"
+            f"{what} has {length:,} pieces on a side, end included, more than the "
+            f"model's max_positions={longest}; shorten it"
         )
 
 

@@ -152,10 +152,12 @@ def override(values: Values, overrides: tuple[tuple[str, str], ...]) -> Values:
         section, _, key = name.partition(".")
         if name not in known:
             require_current(name)
-            if section == "model":
+            of_sides = [f"{section}.{side}.{key}" for side in ("encoder", "decoder")]
+            near = [k for k in of_sides if k in known]  # of a hybrid
+            if section == "model" and not near:
                 require_own_keys({**values.get("model", {}), key: text})
             own = sorted(known, key=lambda each: not each.startswith(f"{section}."))
-            near = [k for k in own if f"_{key}_" in f"_{k.partition('.')[2]}_"]
+            near += [k for k in own if f"_{key}_" in f"_{k.partition('.')[2]}_"]
             hint = f"did you mean {near[0]}?" if near else SEE_KEYS
             hint = did_you_mean(name, known, hint)
             raise InputError(f"the config has no key {name}{hint}")

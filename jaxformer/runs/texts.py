@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxformer.config.data import DataConfig
+from jaxformer.decoding.options import TranslateRequest
 from jaxformer.decoding.parts import tagged
 from jaxformer.runs.run import Run
 from jaxformer.system.errors import InputError, did_you_mean
@@ -31,25 +33,39 @@ def of_split(run: Run, split: str) -> Run:
     return of_corpus(run, _name(run, split))
 
 
-def of_tag(run: Run, tag: str, target_tag: str = "") -> Run:
-    """Return the run restricted to the first corpus with these tags, or the run itself.
+def of_tags(run: Run, options: TranslateRequest) -> Run:
+    """Return the run restricted to the first corpus with the tags of `options`.
 
-    It stays whole without `tag`, and if `target_tag` does not choose among the corpora
-    with it.
+    It stays whole without tags, and if other corpora with them differ in the other tag.
     """
+    if not (options.tag or options.target_tag):
+        return run
     parts = run.config.data.parts
-    names = [name for name in parts if tag and parts[name].data.tag == tag]
-    names, is_one = _of_target(run, names, target_tag)
-    return of_corpus(run, names[0]) if names and is_one else run
+    among = [*parts]
+    if options.tag:
+        among = [name for name in parts if parts[name].data.tag == options.tag]
+    among = _to(run, among, options.target_tag) or among
+    kinds = {(parts[name].data.tag, parts[name].data.target_tag) for name in among}
+    return of_corpus(run, among[0]) if len(kinds) == 1 else run
 
 
-def _of_target(
-    run: Run, names: Sequence[str], target_tag: str
-) -> tuple[list[str], bool]:
-    """Keep the corpora with `target_tag`, if there are any; is it one target then?"""
-    targets = {name: run.config.data.parts[name].data.target_tag for name in names}
-    own = [name for name in names if target_tag and targets[name] == target_tag]
-    return own or [*names], bool(own) or len({*targets.values()}) <= 1
+def _to(run: Run, names: Sequence[str], target_tag: str) -> list[str]:
+    """Those of the corpora `names` that have the target tag; all if it is ""."""
+    parts = run.config.data.parts
+    return [name for name in names if target_tag in ("", parts[name].data.target_tag)]
+
+
+def require_own_tags(data: DataConfig, options: TranslateRequest, what: str) -> None:
+    """Raise InputError if the text `what` has other tags than the options give."""
+    sides = {"tag": "sources", "target_tag": "targets"}
+    for name, side in sides.items():
+        given, own = getattr(options, name), getattr(data, name)
+        if given and own not in ("", given):
+            hint = " or choose its corpus by --split=NAME/SPLIT" * bool(data.of_corpus)
+            raise InputError(
+                f"--{name}={given} does not fit {what}, whose {side} have {own}; leave "
+                f"it out{hint}"
+            )
 
 
 def require_one_target(run: Run, what: str) -> None:
@@ -81,35 +97,28 @@ def read_text(
     source: Path | None,
     reference: Path | None,
     split: str,
-    tag: str = "",
-    target_tag: str = "",
+    options: TranslateRequest,
 ) -> tuple[Run, Text]:
     """Read sentences and references of two files, or of a split of the run's data.
 
-    Sources without a tag get `tag`; without `tag`, those of a file get that of corpus
-    NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run restricted
-    to the corpus NAME, or else to the first one without a tag, if a source has none,
-    or with a tag of the sources; among these to one with `target_tag`.
+    Sources without a tag get that of the options; without it, those of a file get that
+    of corpus NAME, if `split` is NAME/SPLIT, or of all corpora. Also returns the run
+    restricted to the corpus NAME, or else to the first one without a tag, if a source
+    has none, or with a tag of the sources; among these to one with the target tag of
+    the options.
 
     Raises InputError if only one file is given, if their lines do not match, for a tag
-    that the vocabulary lacks or that is not the split's, and for a line of a file
-    without a tag if the corpora have several. Also if they have several target tags
-    and none is chosen.
+    that the vocabulary lacks, for tags that are not those of the split or of NAME, and
+    for a line of a file without a tag if the corpora have several. Also if they have
+    several target tags and none is chosen, or none is the one of the options.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
     _, slash, kind = split.rpartition("/")
-    this, parts = of_split(run, split), run.config.data.parts
+    this, parts, tag = of_split(run, split), run.config.data.parts, options.tag
+    if source is None or slash:
+        require_own_tags(this.config.data, options, f"--split={split}")
     if source is None:
-        own = this.config.data.tag
-        if tag and own and tag != own:
-            hint = "leave it out"
-            if run.config.data.corpora:
-                hint = f"choose the corpus by --split=NAME/{kind}"
-            raise InputError(
-                f"--tag={tag} does not fit --split={split}, whose sources have {own}; "
-                f"{hint}"
-            )
         texts = run.workdir.open_corpus(run.record).dev if kind == "dev" else {}
         if dev := texts.get(_name(run, split)):
             text = Text(dev.source, dev.target)
@@ -135,11 +144,13 @@ def read_text(
         )
     among = used & {""} or used  # a corpus's tag would go before lines without one
     names = [name for name in tags if tags[name] in among] or [*tags][:1]
-    names, is_one = _of_target(run, names, target_tag)
-    if not is_one and not target_tag:
+    chosen = _to(run, names, options.target_tag)
+    if not chosen:
+        require_own_tags(parts[names[0]].data, options, str(source))
+    if len({parts[name].data.target_tag for name in chosen}) > 1:
         how = f"choose a corpus by --split=NAME/{kind}"
         require_one_target(run, f"{source} does not say to which; {how}")
-    return of_corpus(run, names[0]), text
+    return of_corpus(run, (chosen or names)[0]), text
 
 
 def require_text_output(output: Path | None, read: Sequence[Path | None]) -> None:

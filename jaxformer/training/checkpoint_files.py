@@ -267,7 +267,7 @@ def _read_verified(path: Path, *, abstract: object, field: str) -> tuple[Any, st
         else:
             abstract = jax.tree.map(_here, {field: saved[field]})
         item = abstract
-        if not field:  # without an empty field that TrainState lacked then
+        if not field:  # checkpoints of earlier versions lack `baseline`
             item = {k: v for k, v in abstract._asdict().items() if k in saved}
         found = _restore(reader, path, item, is_part=bool(field))
         found = found if field else type(abstract)(**found)

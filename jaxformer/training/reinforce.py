@@ -30,7 +30,7 @@ def choice_loss(
     label_smoothing: float,
     baseline: jax.Array | None,
 ) -> jax.Array | float:
-    """Return the WEIGHT of sum_t A_t log P(s_t): its gradient is the second part.
+    """Return WEIGHT times sum_t A_t log P(s_t), whose gradient is the second sum.
 
     It is 0 for a model that drew nothing. target and segments int [B, T], baseline
     float32 []; segment 0 = padding.

@@ -26,6 +26,7 @@ CORPORA = {
     '{"name":"a","weight":[[5,1]]}': "no weight at update 0; add [0, 1.0]",
     '{"name":"a","weight":[[0,1],[3]]}': "use a number from 0 to 1000, or",
     '{"name":"a","train":3}': "data.train is 3; it must be text",
+    '{"name":"a","target_tag":">>de<<"},{"name":"b"}': "the target_tag >>de<< and oth",
     "3": "data.corpora is [3]; it must be a list of dicts",
 }
 # Of section `model`: values beside those of a config.
@@ -48,8 +49,9 @@ MODELS = [
     ("convs2s", "d_model=0", "model.d_model is 0; it must be at least 1"),
     ("hybrid", "encoder.d_ff=0", "model.encoder: model.d_ff is 0; it must be at l"),
     ("hybrid", "decoder.attention=local", "model.decoder: model.attention is local"),
+    ("hybrid", "max_positions=9", "did you mean model.encoder.max_positions?"),
     ("hybrid", "decoder.d_ff=2", "the config has no key model.decoder.d_ff"),
-    ("hybrid", "encoder_layers=2", "is a key of the architecture transformer or re"),
+    ("hybrid", "encoder_layers=2", "did you mean model.encoder.encoder_layers?"),
     ("hybrid", "decoder={}", "decoder.architecture is None; use 'transformer' or"),
 ]  # fmt: skip
 # Files of score, after a line of translate --json.
@@ -134,7 +136,7 @@ MISTAKES = {
         ("--workdir=short --config=toy", "short: Not a directory; use another path"),
         (f"{NEW} --config.batches.row_length=800", "=3072 does not hold 8 row"),
         (f"{NEW} --config.model.positions=learned --config.model.max_positions=20",
-         "model.max_positions=20 does not hold a row of 32 tokens"),
+         "the model's max_positions=20 do not hold a row of 32 tokens"),
         (f"{NEW} --config.data.shared_vocabulary=False", "set model.tied_embeddings="),
         ("--workdir=given --config=demo --config.data.shared_vocabulary=False "
          "--config.model.tied_embeddings=none", "the tokeniser has one vocabulary of"),

@@ -9,8 +9,9 @@ import pytest
 from jaxformer import Translator
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.prepared import open_prepared
+from jaxformer.decoding.options import TranslateRequest
 from jaxformer.runs.run import open_run, plan_training, warn_of_plan
-from jaxformer.runs.texts import of_tag
+from jaxformer.runs.texts import of_tags
 from jaxformer.system.errors import InputError
 from jaxformer.text.sources import read_parts
 from tests.commands.conftest import Toy
@@ -263,7 +264,8 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         assert (copied["bleu"], copied["direction"]) == (found["bleu"], "en-en")
     for flags in (["--split=copy/test"], ["--tag=>>en<<", "--split=copy/dev"]):
         assert command("align", *flags, workdir=workdir).lines
-    assert of_tag(open_run(workdir), ">>en<<").config.data.direction == "en-en"
+    request = TranslateRequest({"tag": ">>en<<"})
+    assert of_tags(open_run(workdir), request).config.data.direction == "en-en"
     assert Translator(workdir, tag=">>en<<").options.tag == ">>en<<"
 
 
@@ -278,7 +280,7 @@ def test_targets_are_chosen_by_flag_by_line_and_by_split(
         ("translate_corpus --source=text --output=new --tag=>>en<<", "the run transla"),
         ("translate_corpus --source=text --output=new --tag=>>en<< "
          "--split=translate/test",
-         "is not the tag of --split=translate/test, >>de<<"),
+         "fit --split=translate/test, whose sources have >>de<<"),
     ],
 )  # fmt: skip
 def test_tags_that_do_not_fit_are_refused(

@@ -223,6 +223,10 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
     mean = -sums["log_probability"] / sums["tokens"]
     assert scores["nll"] == pytest.approx(mean, rel=1e-5)
     files = [f"--source={toy.directory}/dev.en", f"--reference={toy.directory}/dev.de"]
+    for how in (["evaluate"], ["report"], ["translate_corpus", "--output=n", files[0]]):
+        wrong = *how, "--split=a/test", f"--target_tag={english}"
+        refused = command(*wrong, workdir=whole)
+        assert "--split=a/test, whose targets have >>deu_Latn<<" in refused.complaint
     for how in (["translate"], ["score", *files], ["align", *files]):
         refused = command(*how, f"--tag={english}", workdir=whole, stdin="a")
         assert (refused.code, refused.complaint.count("\n")) == (2, 0)
@@ -243,7 +247,7 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
     )  # fmt: skip
     assert told.result["direction"] == "en-en"
     for wrong, said in (
-        ([{**corpora[0], "target_tag": ">>xx<<"}, corpora[1]], "no piece '>>xx<<'"),
+        ([{**each, "target_tag": ">>xx<<"} for each in corpora], "no piece '>>xx<<'"),
         (["a"], "data.corpora"),
     ):
         flags = config_flags("data", corpora=json.dumps(wrong))

@@ -59,6 +59,22 @@ def test_pieces_are_scored_as_they_are_and_by_parts():
     assert len(forcing.attention(params, sources[1], targets[1])) == 2
 
 
+class Tagged(Numbers):
+    """Its targets begin with a tag, the number 5."""
+
+    target_start = (5,)
+
+    def encode_target(self, sentences):
+        return [[5, *ids] for ids in self.encode(sentences)]
+
+
+def test_a_given_tag_is_not_scored_and_no_word():
+    forcing = TeacherForcing(MODEL, Tagged(), batch_tokens=64)
+    pair, blank = forcing.score(params_of(MODEL), ["4 5", " "], ["6", ""])
+    assert (pair.pieces, blank) == (["5", "6", "</s>"], ([], []))
+    assert pair.log_probabilities[0] == 0 > pair.log_probabilities[1]
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
@@ -80,7 +96,7 @@ def test_a_pair_longer_than_the_positions_is_refused(is_limited):
     forcing = TeacherForcing(LEARNED, Numbers(), batch_tokens=64)
     if is_limited:
         assert forcing.limit(128)[-1] == 20
-    said = "has 21 pieces on a side, .* model.max_positions=20; shorten it"
+    said = "has 21 pieces on a side, .* model's max_positions=20; shorten it"
     with pytest.raises(InputError, match=f"pair 2 {said}"):
         forcing.score(None, [FULL, "4"], ["6", f"{FULL} 5"])
     with pytest.raises(InputError, match=f"pair 1 {said}"):

@@ -7,8 +7,10 @@ import pytest
 
 from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
+from jaxformer.decoding.options import TranslateRequest
 from jaxformer.runs.run import Run
-from jaxformer.runs.texts import read_text
+from jaxformer.runs.texts import of_tags, read_text
+from jaxformer.system.errors import InputError
 from tests.decoding.tiny import Numbers
 
 
@@ -19,6 +21,22 @@ class Config:
     data: DataConfig
 
 
+def run_of(corpora):
+    """A run of corpora: their keys by name."""
+    corpora = tuple({"name": name, **keys} for name, keys in corpora.items())
+    data = DataConfig(**demo.get_config().data.to_dict() | {"corpora": corpora})
+    return Run(mock.Mock(), Config(data), Numbers(), mock.Mock(), mock.Mock())
+
+
+def files_of(folder, sources):
+    """Two files of pairs."""
+    files = [folder / "source", folder / "reference"]
+    references = map(str, range(len(sources)))
+    for file, lines in zip(files, (sources, references), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    return files
+
+
 @pytest.mark.parametrize(
     ("sources", "name"),
     [([">>5<< 6", "7"], "untagged"), ([">>5<< 6", ">>5<< 7"], "tagged")],
@@ -26,10 +44,56 @@ class Config:
 def test_lines_of_a_mixed_file_keep_what_tags_they_have(tmp_path, sources, name):
     """A run restricted to a corpus gives its tag to lines without one."""
     tags = {"tagged": ">>5<<", "untagged": ""}
-    corpora = tuple({"name": name, "tag": tag} for name, tag in tags.items())
-    data = DataConfig(**demo.get_config().data.to_dict() | {"corpora": corpora})
-    run = Run(mock.Mock(), Config(data), Numbers(), mock.Mock(), mock.Mock())
-    for file, lines in (("source", sources), ("reference", ["1", "2"])):
-        (tmp_path / file).write_text("\n".join(lines) + "\n")
-    this, text = read_text(run, tmp_path / "source", tmp_path / "reference", "test")
+    run = run_of({key: {"tag": tag} for key, tag in tags.items()})
+    files = files_of(tmp_path, sources)
+    this, text = read_text(run, *files, "test", TranslateRequest())
     assert (text.sources, this.config.data.only_tag) == (sources, tags[name])
+
+
+DIRECTIONS = {
+    "en-de": {"tag": ">>5<<", "target_tag": ">>de<<", "source_language": "en"},
+    "en-fr": {"tag": ">>5<<", "target_tag": ">>fr<<", "source_language": "en"},
+    "de-fr": {"tag": ">>de<<", "target_tag": ">>fr<<", "source_language": "de"},
+    "de-en": {"tag": ">>de<<", "target_tag": ">>en<<", "source_language": "de"},
+}
+
+
+@pytest.mark.parametrize(
+    ("tag", "target_tag", "name"),
+    [
+        ("", "", None),
+        (">>5<<", ">>fr<<", "en-fr"),
+        (">>5<<", "", None),
+        ("", ">>en<<", "de-en"),
+        ("", ">>fr<<", None),
+        ("", ">>es<<", None),
+    ],
+)
+def test_tags_choose_a_corpus_if_they_fit_one_direction(tag, target_tag, name):
+    request = TranslateRequest({"tag": tag, "target_tag": target_tag})
+    run = run_of(DIRECTIONS)
+    found = of_tags(run, request)
+    if name is None:
+        assert found is run
+    else:
+        data = run.config.data.parts[name].data
+        assert found.config.data == data
+
+
+@pytest.mark.parametrize(
+    ("split", "options", "said"),
+    [
+        ("en-de/test", {"tag": ">>de<<"}, "--tag=>>de<< .* whose sources have >>5<<"),
+        ("en-de/test", {"target_tag": ">>fr<<"}, "=>>fr<< .* targets have >>de<<"),
+        ("test", {"target_tag": ">>es<<"}, "source, whose targets have >>de<<"),
+        ("test", {}, "translates to >>de<<, >>en<<, >>fr<<, and .*source does not say"),
+    ],
+)
+def test_text_that_other_tags_fit_is_refused(tmp_path, split, options, said):
+    """Its references would be scored against another language."""
+    files = files_of(tmp_path, [">>5<< 6"])
+    with pytest.raises(InputError, match=said):
+        read_text(run_of(DIRECTIONS), *files, split, TranslateRequest(options))
+    if "/" in split:
+        with pytest.raises(InputError, match=said):
+            read_text(run_of(DIRECTIONS), None, None, split, TranslateRequest(options))
