@@ -9,12 +9,22 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Float32, PyTree
 
 from jaxformer.batch import Batch
-from jaxformer.models.architectures import make_model
 from jaxformer.models.arrays import Ids, RandomKey
+from jaxformer.models.convolutional.config import ConvolutionalConfig
+from jaxformer.models.convolutional.model import ConvolutionalModel
 from jaxformer.models.hybrid.config import HybridConfig
 from jaxformer.models.linen_model import DecoderMaps, Keys, LinenModel, Sown
+from jaxformer.models.recurrent.config import RecurrentConfig
+from jaxformer.models.recurrent.model import RecurrentModel
 from jaxformer.models.sequence_model import Decoder, Encoded, Features, Parameters
+from jaxformer.models.transformer.config import TransformerConfig
+from jaxformer.models.transformer.model import TransformerModel
 
+MODELS = {
+    TransformerConfig: TransformerModel,
+    RecurrentConfig: RecurrentModel,
+    ConvolutionalConfig: ConvolutionalModel,
+}
 # Names of the encoder's parameters in a model of its architecture, and here.
 NAMES = {
     "encoder": "encoder",
@@ -36,8 +46,11 @@ class HybridModel(LinenModel):
     @property
     def sides(self) -> list[LinenModel]:
         """The model that lends its encoder, and the one that lends its decoder."""
-        own = {key: value for key, value in vars(self).items() if key != "config"}
-        return [make_model(config, **own) for config in self.config.sides.values()]
+        sizes = self.vocab_size, self.rematerialise, self.source_vocab_size
+        return [
+            MODELS[type(config)](config, *sizes, self.activation_dtype)
+            for config in self.config.sides.values()
+        ]
 
     @property
     def wide_results(self) -> bool:
