@@ -7,6 +7,7 @@ it. Then XLA compiles the train step at its largest shape to measure its memory.
 import logging
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from jaxformer.config.data import DataConfig
@@ -95,6 +96,8 @@ def check(
         figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspector.receive()
     add_pieces(corpus, text, prepared)
+    if run.has_checkpoints():  # its vocabulary stays
+        text = replace(text, tokenizer=str(run.tokenizer_file))
     warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
     # Devices of a given size are elsewhere.
@@ -109,12 +112,12 @@ def check(
     flops, steps = figures["flops_per_update"], checked.config.training.steps
     seconds = estimates.seconds_per_update(flops, checked.model)
     kinds = {each.corpus for each in text.training_texts.values()}
-    is_real = kinds != {"builtin:grammar"}
+    is_new = kinds != {"builtin:grammar"} and not checked.record.imported
     figures |= {
         "corpus": corpus,
         "warnings": warnings,
         "load": load,
-        "measured_quality": estimates.report_quality(figures["pairs"] * is_real),
+        "measured_quality": estimates.report_quality(figures["pairs"] * is_new),
         "bytes_per_device": used,
         "bytes_available": budget,
         "fits": None if None in (used, budget) else used <= budget,

@@ -68,7 +68,7 @@ def run(
             write(folder, this.config, params, this.tokenizer, search)
             if format == "huggingface":
                 scores = scores_of(this, params, search)
-                facts = Facts(pairs_of(this), scores, license)
+                facts = Facts(pairs_of(this), scores, license, this.record.imported)
                 write_card(folder, this.config, params, search, facts, kind=kind)
             return sum(file.stat().st_size for file in folder.iterdir())
 

@@ -7,7 +7,7 @@ value are made from here.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -271,7 +271,17 @@ class Config:
     def changes(self, before: "Config") -> Iterator[tuple[str, Any, Any]]:
         """Yield name, old and new value of each key that is not free and differs."""
         for part, section in vars(self).items():
-            fixed = getattr(before, part).fixed()
-            for key, new in section.fixed().items():
-                if (old := fixed.get(key)) != new:
-                    yield f"{part}.{key}", old, new
+            fixed = dict(named_values(part, getattr(before, part).fixed()))
+            for name, new in named_values(part, section.fixed()):
+                if (old := fixed.get(name)) != new:
+                    yield name, old, new
+
+
+def named_values(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield PREFIX.KEY and the value of each key, also of those of a dict."""
+    for key, value in values.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, dict):
+            yield from named_values(name, value)
+        else:
+            yield name, value

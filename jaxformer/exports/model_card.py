@@ -28,6 +28,7 @@ class Facts(NamedTuple):
     pairs: dict[str, int]  # that trained, by corpus; none if not recorded
     scores: Sequence[TextScores]  # of the exported parameters
     license: str | None
+    imported: str = ""  # name of the checkpoint that training began with
 
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
@@ -95,12 +96,19 @@ def write_card(
         for name in ("source_embedding", "embedding")
         if name in params
     ]
+    origin = f"trained with jaxformer {__version__}"
+    remedy = "Ask the author before you use the model."
+    if facts.imported:
+        name, own = in_markdown(facts.imported), "not trained further"
+        origin = f"imported from {name} and {origin if facts.pairs else own}"
+        remedy = f"That of {facts.imported} applies."
     with packages_of("export"):  # jinja2
         card = ModelCard.from_template(
             header,
             template_str=template("huggingface.md"),
             directions=in_markdown(", ".join(directions)),
-            version=__version__,
+            origin=origin,
+            is_trained=bool(facts.pairs) or not facts.imported,
             parameters=parameter_count(params),
             model=config.model,
             training=config.training,
@@ -123,8 +131,6 @@ def write_card(
                 dict.fromkeys(config.data.tags + config.data.target_tags)
             ),
             options=options,
-            licence=in_markdown(
-                facts.license or "Not stated. Ask the author before you use the model."
-            ),
+            licence=in_markdown(facts.license or f"Not stated. {remedy}"),
         )
     (folder / "README.md").write_text(f"{card}\n", encoding="utf-8")

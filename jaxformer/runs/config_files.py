@@ -198,6 +198,7 @@ class Record(NamedTuple):
     tokenizer: dict[str, Any]  # "sha256", and "vocab_size"
     versions: dict[str, str]  # of packages
     run: str = ""  # a hash of what may not change, and a random number
+    imported: str = ""  # the folder's name of the checkpoint that it began with
 
 
 def read_record(folder: Path) -> Record | None:

@@ -160,14 +160,23 @@ class Workdir:
         return read_record(self.path)
 
     def write_record(
-        self, config: Config, tokenizer: Tokenizer, text: str | None = None
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        text: str | None = None,
+        imported: str = "",
     ) -> Record:
         """Record the config, the tokeniser, the versions of packages, and a hash.
 
-        `text` is the hash of the prepared text; None: no text is prepared. Nothing is
+        `text` is the hash of the prepared text; None: no text is prepared. `imported`
+        names a checkpoint; without it, it is that of the run to begin with. Nothing is
         written if all is recorded already.
         """
         before = self.recorded()
+        if before:
+            imported = before.imported
+        elif begun_with := config.training.init_from:
+            imported = Workdir(Path(begun_with)).read_record().imported
         fixed = {name: section.fixed() for name, section in vars(config).items()}
         name = hash_of([fixed, tokenizer.hash])[:16]
         if before and (before.run.startswith(name) or self.has_checkpoints()):
@@ -181,6 +190,7 @@ class Workdir:
             {"sha256": tokenizer.hash, "vocab_size": tokenizer.vocab_size},
             installed_versions(),
             name,
+            imported,
         )
         values = {**record._asdict(), "config": config.as_dict()}
         values["sha256"] = hash_of(values)

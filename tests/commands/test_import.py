@@ -3,10 +3,12 @@
 import hashlib
 import json
 import shutil
+from os.path import relpath
 from unittest import mock
 
 import pytest
 
+from jaxformer.runs import estimates
 from jaxformer.system.errors import InputError
 from tests.commands.runs import config_flags, losses
 
@@ -169,6 +171,15 @@ def test_a_model_that_is_told_the_target_language(
     for line, count in zip(lines, words, strict=True):
         links = [link.split("-") for link in line.split()]
         assert max(int(target) for _, target in links) == count - 1
+    for side in ("en", "de"):
+        (tmp_path / f"odd.{side}").write_text("a ☃\n")
+    odd = f"--config.data.test={relpath(tmp_path / 'odd', toy.directory)}"
+    quoted = mock.patch.object(estimates, "report_quality", return_value=[])
+    with quoted as report_quality:
+        checked = command("check", odd, workdir=workdir)
+    report_quality.assert_called_with(0)  # of models that begin at random
+    assert "words unknown to the tokeniser" in checked.err
+    assert "data.character_coverage=1" not in checked.err  # its vocabulary stays
     other = command(
         "translate", "--target_tag=>>eng_Latn<<", workdir=workdir, stdin="a"
     )
@@ -186,6 +197,7 @@ def test_a_model_that_is_told_the_target_language(
     )
     card = (folder / "README.md").read_text()
     assert 'SOURCE, TARGET = ">>eng_Latn<<", ">>deu_Latn<<"' in card
+    assert "imported from nllb and trained with jaxformer" in card
 
 
 @pytest.mark.slow

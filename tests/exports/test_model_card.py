@@ -35,6 +35,21 @@ def test_text_of_users_stays_text(tmp_path):
     assert ast.literal_eval(found.value) == TAG
 
 
+@pytest.mark.parametrize("pairs", [{}, {"": 29_000}])
+def test_an_imported_model_names_its_checkpoint(tmp_path, pairs):
+    """It has no training of its own but what was recorded, and that one's licence."""
+    pytest.importorskip("huggingface_hub", reason="extra `export`")
+    config = parse_config(read_config_file("demo"))
+    facts = Facts(pairs, [], license=None, imported="nllb*")
+    write_card(tmp_path, config, {}, OPTIONS, facts, kind="m2m_100")
+    text = (tmp_path / "README.md").read_text()
+    further = "trained with jaxformer" if pairs else "not trained further.\n"
+    assert f"imported from nllb\\* and {further}" in text
+    for words in ("updates, at most", "## Training data", "29,000"):
+        assert (words in text) == bool(pairs)
+    assert text.rstrip().endswith("That of nllb\\* applies.")
+
+
 def test_a_text_is_named_by_the_file_of_its_sources():
     data = parse_config(read_config_file("demo")).data
     data = dataclasses.replace(data, corpus="files", train="x/a.en,x/a.de")

@@ -152,10 +152,10 @@ ENCODER = tiny.VALUES["hybrid"]["encoder"]
         ),
         ({"decoder_layers": 2}, "unknown key model.encoder.decoder_layers"),
         ({"d_model": 16}, "unknown key model.encoder.d_model"),
-        ({"d_ff": 0}, "^model.encoder: model.d_ff is 0; it must be at least 1"),
+        ({"d_ff": 0}, "^model.encoder.d_ff is 0; it must be at least 1"),
         ({"architecture": "hybrid"}, "encoder.architecture is 'hybrid'; use 'tran"),
         ({"architecture": []}, r"encoder.architecture is \[\]; use 'tran"),
-        ({"positions": "rotary", "d_k": 3}, "model.encoder: model.positions=rotary"),
+        ({"positions": "rotary", "d_k": 3}, "model.encoder.positions=rotary"),
     ],
 )
 def test_a_wrong_side_is_refused_in_one_line(encoder, said):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from jaxformer.system.errors import InputError
 KINDS = TransformerConfig, RecurrentConfig, ConvolutionalConfig
 OTHER = {"encoder": "decoder", "decoder": "encoder"}
 SHARED = "d_model", "tied_embeddings", "dropout", "dtype"  # keys of both sides
+OF_A_SIDE = rf"\bmodel\.(?!{'|'.join(SHARED)})"  # before its keys, in messages
 Values = Mapping[str, object]  # by key
 
 
@@ -75,7 +77,8 @@ class HybridConfig(Section, name="model"):
             try:
                 sections[side] = kind(**given, **shared, **kind.of_side[other])
             except InputError as error:
-                raise InputError(f"model.{side}: {error}") from None
+                text = re.sub(OF_A_SIDE, f"model.{side}.", str(error))
+                raise InputError(text) from None
         return sections
 
     @property
