@@ -143,6 +143,7 @@ def test_a_model_that_is_told_the_target_language(
     text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
     transformers("make_m2m100", nllb, "".join(text).splitlines(), is_nllb=True)
     flags = config_flags("training", steps=3, save_every=3, eval_every=3)
+    flags += config_flags("data", character_coverage=0.9999)
     assert import_(workdir, nllb, *flags).code == 0
     data = json.loads((workdir / "config.json").read_text())["config"]["data"]
     assert (data["tag"], data["target_tag"]) == (">>eng_Latn<<", ">>deu_Latn<<")
