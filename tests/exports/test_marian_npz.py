@@ -141,7 +141,7 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
         ),
         (
             {"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"},
-            "dec-cell=gru, not",
+            "dec-cell='gru', not",
         ),
         ({"transformer-postprocess": "dhn"}, "'', 'hn', '' besides dropout"),
         (
@@ -151,8 +151,8 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
         ({"tied-embeddings-src": True}, "tied-embeddings-src=True, not False"),
         ({"transformer-decoder-dim-ffn": 8}, "another transformer-decoder-dim-ffn"),
         ({"enc-depth": 2}, "the shape of encoder_l2_ffn_W1 is missing"),
-        ({"dim-emb": 1.5}, "dim-emb=1.5, no size"),
-        ({"enc-depth": 1_000_000}, "enc-depth=1000000, no size"),
+        ({"dim-emb": 1.5}, "dim-emb=1.5, not a whole"),
+        ({"enc-depth": 1_000_000}, "not a whole number in [1, 1000]"),
         (None, "special:model.yml is no YAML of keys"),
     ],
 )
