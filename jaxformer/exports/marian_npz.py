@@ -1,6 +1,6 @@
 """Marian's own checkpoints, a folder with model.npz and decoder.yml, both ways.
 
-`decoder.yml` names the model and the vocabularies: SentencePiece models, or vocab.yml
+decoder.yml names the model and the vocabularies: SentencePiece models, or vocab.yml
 beside source.spm and target.spm. The settings are YAML inside model.npz. Names and
 layout are those of Marian's `src/models/transformer.h` and `src/rnn/cells.h`. Matrices
 are [inputs, outputs] as ours.
@@ -29,12 +29,16 @@ from jaxformer.exports.parameters import flat, nested, plain_fields, require_fie
 from jaxformer.models.transformer.config import BIASES
 from jaxformer.system.errors import InputError, packages_of
 from jaxformer.system.files import entries
+from jaxformer.text.tokenizer import Tokenizer
 from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 # What zipfile and NumPy raise.
 _DAMAGE = ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error
+# What PyYAML raises besides its own errors, as of "!!int ''" and "!!timestamp x".
+_WRONG_YAML = ValueError, LookupError, AttributeError, RecursionError
 SETTINGS = "special:model.yml"  # the array of bytes
-DECODER = "decoder.yml"
+# Files that name the model and its vocabularies: those of an earlier pattern alone.
+DECODERS = "*decoder.yml", "config.yml", "config.*.yml"
 NEVER = -100.0  # the bias of PAD and BOS: their probability is about 1e-44
 _RESERVED = {"</s>": EOS, "<unk>": UNK}
 # What our model fixes, by key; a missing key is the first value.
@@ -118,11 +122,19 @@ def _leaves(fields: Json) -> Iterator[Leaf]:
 # --- read -----------------------------------------------------------------------------
 
 
+def decoder_files(folder: Path) -> list[Path]:
+    """Return the files that `DECODERS` describes; [] in a folder without any."""
+    return next(filter(None, (entries(folder, each) for each in DECODERS)), [])
+
+
 def read_npz(folder: Path) -> Checkpoint:
     """Read a folder; raises what `jaxformer.exports.reading` makes messages of."""
     with packages_of("export"):
         import yaml
-    (file,) = entries(folder, f"*{DECODER}")[:1]
+    file, *others = decoder_files(folder)
+    if others:
+        names = ", ".join(each.name for each in [file, *others])
+        raise InputError(f"{folder} has {names}; keep only that of the model to import")
     decoder = _yaml(yaml, file.read_bytes(), file.name)
     names = [decoder.get(key) for key in ("models", "vocabs")]
     if not all(isinstance(each, list) and each for each in names):
@@ -135,14 +147,25 @@ def read_npz(folder: Path) -> Checkpoint:
     arrays = _arrays(paths[0][0])
     settings = _yaml(yaml, arrays.pop(SETTINGS, np.zeros(0)).tobytes(), SETTINGS)
     model = _model(settings, arrays)
-    vocabularies, models = _vocabularies(yaml, folder, paths[1])
-    if (len(vocabularies) == 1) < (model["tied_embeddings"] == "all"):
+    vocabularies = [_vocabulary(yaml, path) for path in dict.fromkeys(paths[1])]
+    if vocabularies[0] == vocabularies[-1]:
+        del vocabularies[1:]
+    elif model["tied_embeddings"] == "all":
         raise UnsupportedError("its embeddings are tied and its vocabularies differ")
     params = _parameters(arrays, model, [rows for _, rows in vocabularies])
+    models = [
+        path if path.suffix == ".spm" else folder / f"{side}.spm"
+        for path, side in zip(paths[1], ("source", "target"), strict=True)
+    ]
     return Checkpoint(model, params, [pieces for pieces, _ in vocabularies], models)
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
+    if file.suffix == ".bin":
+        raise InputError(
+            f"{file} is quantised for decoding and cannot be trained; import the "
+            "model.npz that it was made from"
+        )
     try:
         with file.open("rb") as opened, zipfile.ZipFile(opened):
             opened.seek(0)
@@ -158,7 +181,7 @@ def _yaml(
     try:
         text, own = content.decode().rstrip("\0"), getattr(yaml, loader)
         values = yaml.load(text, getattr(yaml, f"C{loader}", own))
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, *_WRONG_YAML):
         values = None
     if not isinstance(values, dict):
         raise UnsupportedError(f"{name} is no YAML of keys")
@@ -215,42 +238,30 @@ def _model(settings: Json, arrays: Mapping[str, np.ndarray]) -> Json:
     }
 
 
-def _vocabularies(
-    yaml: ModuleType, folder: Path, paths: Sequence[Path]
-) -> tuple[list[tuple[list[str], list[int]]], list[Path]]:
-    """Return of each vocabulary the pieces by our ids, and their ids of ours.
+def _vocabulary(yaml: ModuleType, path: Path) -> tuple[list[str], list[int]]:
+    """Return the pieces of a file in the order of our ids, and Marian's id of each.
 
-    PAD and BOS have none: -1. Also returns the files of SentencePiece.
+    Marian has no PAD and BOS: their id is -1.
     """
-    from jaxformer.text.tokenizer import SentencePieceModel
-
-    models = [folder / f"{side}.spm" for side in ("source", "target")]
-    names = []
-    for path in dict.fromkeys(paths):
-        if path.suffix == ".spm":
-            names.append(SentencePieceModel(path.read_bytes()).pieces)
-            models = [*paths]
-            continue
-        # As text, since "yes" and "1" are pieces.
+    if path.suffix == ".spm":
+        own = Tokenizer.load(path).source_pieces()
+    else:  # as text, since "yes" and "1" are pieces
         ids = _yaml(yaml, path.read_bytes(), path.name, "BaseLoader")
         places = {str(index): piece for piece, index in ids.items()}
         order = [*map(str, range(len(ids)))]
         if {*places} != {*order}:
             raise UnsupportedError(f"{path.name} does not name its ids, one piece each")
-        names.append([places[index] for index in order])
-    found = []
-    for own in names:
-        if missing := _RESERVED.keys() - {*own}:
-            raise UnsupportedError(f"its vocabulary has no piece {missing.pop()!r}")
-        others = [index for index, name in enumerate(own) if name not in _RESERVED]
-        rows = [-1, own.index("<unk>"), -1, own.index("</s>"), *others]
-        pieces = [own[index] if index >= 0 else "" for index in rows]
-        for token, name in ((PAD, "<pad>"), (BOS, "<s>")):
-            while name in own:
-                name = f"<{name}>"
-            pieces[token] = name
-        found.append((pieces, rows))
-    return found, models
+        own = [places[index] for index in order]
+    if missing := _RESERVED.keys() - {*own}:
+        raise UnsupportedError(f"its vocabulary has no piece {missing.pop()!r}")
+    others = [index for index, name in enumerate(own) if name not in _RESERVED]
+    rows = [-1, own.index("<unk>"), -1, own.index("</s>"), *others]
+    pieces = [own[index] if index >= 0 else "" for index in rows]
+    for token, name in ((PAD, "<pad>"), (BOS, "<s>")):
+        while name in own:
+            name = f"<{name}>"
+        pieces[token] = name
+    return pieces, rows
 
 
 def _parameters(
@@ -313,14 +324,14 @@ def export_npz(
         "biases": ("all",),
         "layer_norm_epsilon": (1e-6,),
     })  # fmt: skip
-    sides = _sides(tokenizer)
+    source, target = _sides(yaml, tokenizer)
     left = flat(params)
-    rows_of = {"source_embedding": sides[0].rows}
+    rows_of = {"source_embedding": source.rows}
     arrays = {
-        name: left.pop(path)[rows_of.get(path, sides[-1].rows)]
+        name: left.pop(path)[rows_of.get(path, target.rows)]
         for name, path in _EMBEDDINGS[model.tied_embeddings].items()
     }
-    arrays[f"{OUTPUT}_b"] = left.pop("logits_bias")[sides[-1].rows][None]
+    arrays[f"{OUTPUT}_b"] = left.pop("logits_bias")[target.rows][None]
     if "position_embedding" in left:
         arrays["Wpos"] = left.pop("position_embedding")
     for leaf in _leaves(vars(model)):
@@ -332,7 +343,7 @@ def export_npz(
         "enc-depth": model.encoder_layers,
         "dec-depth": model.decoder_layers,
         "dim-emb": model.d_model,
-        "dim-vocabs": [len(sides[0].rows), len(sides[-1].rows)],
+        "dim-vocabs": [len(source.rows), len(target.rows)],
         "transformer-heads": model.num_heads,
         "transformer-dim-ffn": model.d_ff,
         "transformer-decoder-dim-ffn": 0,
@@ -351,16 +362,16 @@ def export_npz(
     text = yaml.safe_dump(settings, sort_keys=True) + "\0"
     arrays[SETTINGS] = np.frombuffer(text.encode(), np.int8)
     np.savez(folder / "model.npz", **arrays)
-    for name, content in {**sides[0].files, **sides[-1].files}.items():
+    for name, content in (source.files | target.files).items():
         (folder / name).write_bytes(content)
     decoder = {
         "relative-paths": True,
         "models": ["model.npz"],
-        "vocabs": [sides[0].vocabulary, sides[-1].vocabulary],
+        "vocabs": [source.vocabulary, target.vocabulary],
         "beam-size": options.beam_size,
         "normalize": options.alpha,
     }
-    (folder / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False))
+    (folder / "decoder.yml").write_text(yaml.safe_dump(decoder, sort_keys=False))
 
 
 class Side(NamedTuple):
@@ -371,27 +382,23 @@ class Side(NamedTuple):
     files: dict[str, bytes]
 
 
-def _sides(tokenizer: AnyTokenizer) -> list[Side]:
-    """Return the vocabularies of source and target; one, if they share it."""
-    import yaml
-
-    from jaxformer.text.tokenizer import SentencePieceModel
-
+def _sides(yaml: ModuleType, tokenizer: AnyTokenizer) -> list[Side]:
+    """Return the vocabularies of source and target."""
     names = tokenizer.source_pieces(), tokenizer.pieces()
     models = tokenizer.source_model, tokenizer.target_model
     found = []
     for side, pieces, content in zip(("source", "target"), names, models, strict=True):
-        files = {f"{side}.spm": content}
-        own = SentencePieceModel(content).pieces
+        own = Tokenizer(content).source_pieces()
         ids = {piece: index for index, piece in enumerate(pieces)} | _RESERVED
         if {*own} == {*pieces[EOS:], pieces[UNK]}:
-            found.append(Side([ids[piece] for piece in own], f"{side}.spm", files))
+            name = "source.spm" if content == models[0] else "target.spm"
+            rows = [ids[piece] for piece in own]
+            found.append(Side(rows, name, {name: content}))
             continue
         order = [EOS, UNK, *range(EOS + 1, len(pieces))]
         listed = {pieces[token]: index for index, token in enumerate(order)}
         text = yaml.safe_dump(listed, allow_unicode=True, sort_keys=False)
         name = "vocab.yml" if names[0] == names[1] else f"{side}.yml"
-        found.append(Side(order, name, files | {name: text.encode()}))
-    if found[0].rows == found[1].rows and models[0] == models[1]:
-        return [found[0]]
+        files = {f"{side}.spm": content, name: text.encode()}
+        found.append(Side(order, name, files))
     return found

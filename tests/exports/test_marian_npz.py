@@ -19,10 +19,13 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.exports.marian_npz import SETTINGS, export_npz
 from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
-from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
+from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer, pair_of
+from jaxformer.text.vocabulary import train_tokenizer
+from jaxformer.tokens import BOS, PAD
 from jaxformer.training.sharding import batch_sharding
 from tests.exports import marian_models
 from tests.exports.conftest import run_config
+from tests.exports.test_marian import CONFIG, TEXT
 from tests.exports.test_marian_import import model_of
 
 yaml = pytest.importorskip("yaml", reason="extra `export`")
@@ -131,6 +134,61 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.ours.params, imported.ours.params)
 
 
+SPM = (MODELS / "ssru" / "vocab.spm").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["shared", "two", "vocab.yml and .spm"])
+def test_a_model_of_a_tokeniser_trained_here_comes_back(kind, make_model, tmp_path):
+    """But for PAD and BOS, which Marian does not have."""
+    first, second = (train_tokenizer(TEXT[::step], CONFIG) for step in (1, -2))
+    pieces = first.pieces(), *read_checkpoint(MODELS / "ssru").vocabularies
+    tokenizer = {
+        "shared": first,
+        "two": pair_of(first.content, second.content),
+        "vocab.yml and .spm": Tokenizer(pack_tokenizer(first.content, SPM, *pieces)),
+    }[kind]
+    model, params = make_model(
+        vocab_size=tokenizer.vocab_size, source_vocab_size=tokenizer.source_vocab_size,
+        tied_embeddings="all" if kind == "shared" else "target",
+        first_input="zeros", biases="all", positions="tensor2tensor",
+    )  # fmt: skip
+    export_npz(tmp_path, run_config(model), params, tokenizer, SEARCH)
+    again = Imported(tmp_path)
+    assert again.tokenizer.encode(TEXT) == tokenizer.encode(TEXT)
+    assert again.tokenizer.encode_target(TEXT) == tokenizer.encode_target(TEXT)
+    for name in ("embedding", "source_embedding", "logits_bias"):
+        for each in (params, again.ours.params):
+            if name in each:
+                each[name] = np.delete(each[name], [PAD, BOS], axis=0)
+    jax.tree.map(np.testing.assert_array_equal, again.ours.params, params)
+
+
+def test_a_shared_vocabulary_may_be_two_equal_files(imported, tmp_path):
+    folder = shutil.copytree(imported.folder, tmp_path / "model")
+    decoder = yaml.safe_load((folder / "decoder.yml").read_text())
+    name = decoder["vocabs"][0]
+    shutil.copy(folder / name, folder / f"copy_{name}")
+    decoder["vocabs"][1] = f"copy_{name}"
+    (folder / "decoder.yml").write_text(yaml.safe_dump(decoder))
+    assert read_checkpoint(folder).vocabularies == imported.ours.vocabularies
+
+
+def test_the_file_of_the_vocabularies_may_be_config_yml(tmp_path):
+    """As in Bergamot's folders, beside that of a quantised model."""
+    folder = shutil.copytree(MODELS / "ssru", tmp_path / "model")
+    config = (folder / "decoder.yml").rename(folder / "config.yml").read_text()
+    quantised = folder / "config.intgemm8bitalpha.yml"
+    quantised.write_text(config.replace("model.npz", "model.alphas.bin"))
+    assert read_checkpoint(folder).model["decoder_self_attention"] == "ssru"
+    (folder / "config.yml").unlink()
+    with pytest.raises(InputError, match=r"alphas\.bin is quantised .* model\.npz"):
+        read_checkpoint(folder)
+    for name in ("model.npz.best-bleu.npz.decoder.yml", "model.npz.decoder.yml"):
+        (folder / name).write_text(config)
+    with pytest.raises(InputError, match=r"best-bleu\.npz\.decoder\.yml, model.* keep"):
+        read_checkpoint(folder)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -183,10 +241,16 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
         ),
         ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
         ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
+        ("vocab.spm", b"", "vocab.spm is damaged or not a SentencePiece model"),
+        ("vocab.spm", SPM[:-1], "vocab.spm is damaged or not a SentencePiece model"),
+        ("decoder.yml", b"a: !!int ''", "decoder.yml is no YAML of keys"),
+        ("decoder.yml", b"a: !!bool foo", "decoder.yml is no YAML of keys"),
+        ("decoder.yml", b"a: !!timestamp foo", "decoder.yml is no YAML of keys"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, file, content, said):
-    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    name = "ssru" if file == "vocab.spm" else "attention"
+    folder = shutil.copytree(MODELS / name, tmp_path / "model")
     (folder / file).write_bytes(content)
     with pytest.raises(InputError, match=said):
         read_checkpoint(folder)
