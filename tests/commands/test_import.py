@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from jaxformer.system.errors import InputError
 from tests.commands.runs import config_flags, losses
+from tests.commands.test_export import program_of_card, run_program
 
 pytest.importorskip("safetensors", reason="not installed: extra `export`")
 
@@ -177,15 +179,28 @@ def test_a_model_that_is_told_the_target_language(
         "translate", "--target_tag=>>fra_Latn<<", workdir=workdir, stdin="a"
     )
     assert "has no tag '>>fra_Latn<<' for targets" in unknown.complaint
-    folder = tmp_path / "exported"
-    assert (
-        command(
-            "export", "--format=huggingface", f"--output={folder}", workdir=workdir
-        ).code
-        == 0
-    )
-    card = (folder / "README.md").read_text()
-    assert 'SOURCE, TARGET = ">>eng_Latn<<", ">>deu_Latn<<"' in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_nllb", [False, True])
+def test_the_program_of_the_card_translates_as_we_do(
+    command, import_, export, toy, tmp_path, transformers, is_nllb
+):
+    workdir, published = tmp_path / "run", tmp_path / "published"
+    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
+    transformers("make_m2m100", published, "".join(text).splitlines(), is_nllb=is_nllb)
+    flags = config_flags("decoding", beam_size=1)
+    assert import_(workdir, published, *flags).code == 0
+    export(workdir, tmp_path / "exported")
+    lines = toy.test[:8]
+    program = program_of_card(tmp_path / "exported", lines)
+    ours = command("translate", workdir=workdir, stdin=lines).lines
+    # An untrained model writes tags, which Transformers leaves out, and does not end;
+    # the program's limit is that of the longest source.
+    ours = [re.sub(r">>\w+<<", "", line) for line in ours]
+    for line, found in zip(ours, run_program(program, []), strict=True):
+        assert len(line) > 5
+        assert found.startswith(line)
 
 
 @pytest.mark.slow
