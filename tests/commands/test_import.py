@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from jaxformer.system.errors import InputError
+from jaxformer.text.tokenizer import Tokenizer
 from tests.commands.runs import config_flags, losses
 from tests.commands.test_export import program_of_card, run_program
 
@@ -187,10 +188,11 @@ def test_the_program_of_the_card_translates_as_we_do(
     command, import_, export, toy, tmp_path, transformers, is_nllb
 ):
     workdir, published = tmp_path / "run", tmp_path / "published"
-    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
-    transformers("make_m2m100", published, "".join(text).splitlines(), is_nllb=is_nllb)
+    text = (toy.directory / "train.de").read_text().splitlines() + ["ade ode ude"] * 999
+    transformers("make_m2m100", published, text, is_nllb=is_nllb)
     flags = config_flags("decoding", beam_size=1)
     assert import_(workdir, published, *flags).code == 0
+    assert "de" in Tokenizer.load(workdir / "tokenizer.model").pieces()  # no language
     export(workdir, tmp_path / "exported")
     lines = toy.test[:8]
     program = program_of_card(tmp_path / "exported", lines)
@@ -198,9 +200,9 @@ def test_the_program_of_the_card_translates_as_we_do(
     # An untrained model writes tags, which Transformers leaves out, and does not end;
     # the program's limit is that of the longest source.
     ours = [re.sub(r">>\w+<<", "", line) for line in ours]
-    for line, found in zip(ours, run_program(program, []), strict=True):
-        assert len(line) > 5
-        assert found.startswith(line)
+    found = run_program(program, [])
+    assert all(new.startswith(own) for new, own in zip(found, ours, strict=True))
+    assert len({*ours}) > 4
 
 
 @pytest.mark.slow
