@@ -272,26 +272,20 @@ def assert_refused(published, folder, file, change, said):
 
 
 OTHER_ORDER = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+SWAPPED, NO_TOKENS = {"model": {"vocab": OTHER_ORDER}}, {"added_tokens": []}
+DOGS = {"additional_special_tokens": ["__en__", "dogs"]}
 ADDED = [{"content": "dogs", "id": 121}, {"content": "eng_Latn", "id": 122}]
 TOKENISERS = {
     "m2m100": [
         ("tokenizer_config.json", None, "name no language"),
         ("vocab.json", OTHER_ORDER, "begin with ['<pad>', '<s>',"),
         ("vocab.json", {"<s>": 9}, "do not name the ids 0 to"),
-        (
-            "tokenizer_config.json",
-            {"additional_special_tokens": ["__en__", "dogs"]},
-            "adds 'dogs', no language",
-        ),
+        ("tokenizer_config.json", DOGS, "adds 'dogs', no language"),
     ],
     "nllb": [
-        ("tokenizer.json", {"added_tokens": []}, "name no language"),
+        ("tokenizer.json", NO_TOKENS, "name no language"),
         ("tokenizer.json", {"model": {}}, "has no vocabulary"),
-        (
-            "tokenizer.json",
-            {"model": {"vocab": OTHER_ORDER}, "added_tokens": []},
-            "begin with ['<pad>', '<s>',",
-        ),
+        ("tokenizer.json", SWAPPED | NO_TOKENS, "begin with ['<pad>', '<s>',"),
         ("tokenizer.json", {"model": {"vocab": {"<s>": 9}}}, "do not name the ids 0"),
         ("tokenizer.json", {"added_tokens": ADDED}, "adds 'dogs', no language"),
         ("tokenizer_config.json", {"legacy_behaviour": True}, "behaviour=True, not Fa"),
@@ -309,8 +303,8 @@ def test_a_language_that_was_added_has_its_own_id(published, transformers, tmp_p
     shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
     forms = {"m2m100": ("xx", "__{}__"), "nllb": ("xxx_Latn", "{}")}
     code, form = forms[published.kind]
-    given = published.folder, tmp_path, form.format(code)
-    ids = transformers("add_language", *given)
+    add = "add_language", published.folder, tmp_path, form.format(code)
+    ids = transformers(*add)
     found = read_checkpoint(tmp_path)
     for tag in (f">>{code}<<", published.source, published.target):
         assert tag in found.tags

@@ -134,6 +134,7 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.ours.params, imported.ours.params)
 
 
+NPZ = (MODELS / "attention" / "model.npz").read_bytes()
 SPM = (MODELS / "ssru" / "vocab.spm").read_bytes()
 
 
@@ -193,19 +194,10 @@ def test_the_file_of_the_vocabularies_may_be_config_yml(tmp_path):
     ("settings", "said"),
     [
         ({"type": "s2s"}, "it has type='s2s', not 'transformer'"),
-        (
-            {"transformer-decoder-autoreg": "average-attention"},
-            "average-attention', not",
-        ),
-        (
-            {"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"},
-            "dec-cell='gru', not",
-        ),
+        ({"transformer-decoder-autoreg": "average-attention"}, "-attention', not"),
+        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"}, "cell='gru', not"),
         ({"transformer-postprocess": "dhn"}, "'', 'hn', '' besides dropout"),
-        (
-            {"transformer-preprocess": "n", "transformer-postprocess": "da"},
-            "'n', 'a', ''",
-        ),
+        ({"transformer-preprocess": "n"}, "'n', 'an', ''"),
         ({"tied-embeddings-src": True}, "tied-embeddings-src=True, not False"),
         ({"transformer-decoder-dim-ffn": 8}, "another transformer-decoder-dim-ffn"),
         ({"enc-depth": 2}, "the shape of encoder_l2_ffn_W1 is missing"),
@@ -233,19 +225,17 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
     [
         ("model.npz", b"spoilt", "model.npz is damaged"),
         ("model.npz", np.lib.format.magic(1, 0), "model.npz is damaged"),
+        ("model.npz", NPZ[:4000] + bytes(99) + NPZ[4099:], "model.npz is damaged"),
         ("decoder.yml", b"models: [model.npz]", "does not name models and vocabs"),
-        (
-            "decoder.yml",
-            b'models: [model.npz]\nvocabs: ["\\0", "\\0"]',
-            "a null character",
+        ("decoder.yml", b'models: [model.npz]\nvocabs: ["\\0", "a"]', "null character"),
+        *(
+            ("decoder.yml", f"a: !!{text}".encode(), "decoder.yml is no YAML of keys")
+            for text in ("int ''", "bool foo", "timestamp foo")
         ),
         ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
         ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
         ("vocab.spm", b"", "vocab.spm is damaged or not a SentencePiece model"),
         ("vocab.spm", SPM[:-1], "vocab.spm is damaged or not a SentencePiece model"),
-        ("decoder.yml", b"a: !!int ''", "decoder.yml is no YAML of keys"),
-        ("decoder.yml", b"a: !!bool foo", "decoder.yml is no YAML of keys"),
-        ("decoder.yml", b"a: !!timestamp foo", "decoder.yml is no YAML of keys"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, file, content, said):
@@ -268,15 +258,6 @@ def test_arrays_that_are_wrong_are_refused(tmp_path, name, value, said):
     arrays = dict(np.load(folder / "model.npz"))
     np.savez(folder / "model.npz", **{**arrays, name: value})
     with pytest.raises(InputError, match=said):
-        read_checkpoint(folder)
-
-
-def test_a_damaged_array_is_refused(tmp_path):
-    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
-    content = bytearray((folder / "model.npz").read_bytes())
-    content[len(content) // 2] ^= 255
-    (folder / "model.npz").write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.npz is damaged"):
         read_checkpoint(folder)
 
 
