@@ -203,7 +203,7 @@ BUDGETS = {
     "rooms": 23,
     "arrows between rooms": 119,
     "lines of the package": 31_560,
-    "lines of tests": 30_760,
+    "lines of tests": 30_830,
     "lines of benchmarks": 4_350,
     "lines of docs": 3_200,
     "files that know of object stores": 4,

@@ -42,6 +42,15 @@ def import_(command, toy, exported):
     )
 
 
+@pytest.fixture
+def nllb(toy, tmp_path, transformers):
+    """An untrained NLLB for the text of the toy."""
+    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
+    given = tmp_path / "nllb", "".join(text).splitlines()
+    transformers("make_m2m100", *given, is_nllb=True)
+    return given[0]
+
+
 @pytest.fixture(scope="module")
 def imported(import_, tmp_path_factory):
     """A workdir, which tests do not change, and the command's answer."""
@@ -137,12 +146,10 @@ def test_a_published_model_is_fine_tuned(command, import_, toy, tmp_path, transf
 
 @pytest.mark.slow
 def test_a_model_that_is_told_the_target_language(
-    command, import_, toy, tmp_path, transformers
+    command, import_, toy, tmp_path, nllb
 ):
     """The tag of targets is given: it is in no text, and no score counts it."""
-    workdir, nllb = tmp_path / "run", tmp_path / "nllb"
-    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
-    transformers("make_m2m100", nllb, "".join(text).splitlines(), is_nllb=True)
+    workdir = tmp_path / "run"
     flags = config_flags("training", steps=3, save_every=3, eval_every=3)
     assert import_(workdir, nllb, *flags).code == 0
     data = json.loads((workdir / "config.json").read_text())["config"]["data"]
@@ -172,13 +179,11 @@ def test_a_model_that_is_told_the_target_language(
     for line, count in zip(lines, words, strict=True):
         links = [link.split("-") for link in line.split()]
         assert max(int(target) for _, target in links) == count - 1
-    other = command(
-        "translate", "--target_tag=>>eng_Latn<<", workdir=workdir, stdin="a"
+    other, unknown = (
+        command("translate", f"--target_tag=>>{code}<<", workdir=workdir, stdin="a")
+        for code in ("eng_Latn", "fra_Latn")
     )
     assert other.code == 0
-    unknown = command(
-        "translate", "--target_tag=>>fra_Latn<<", workdir=workdir, stdin="a"
-    )
     assert "has no tag '>>fra_Latn<<' for targets" in unknown.complaint
 
 
@@ -207,12 +212,10 @@ def test_the_program_of_the_card_translates_as_we_do(
 
 @pytest.mark.slow
 def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
-    command, import_, toy, tmp_path, transformers
+    command, import_, toy, tmp_path, nllb
 ):
     """As a model of this direction alone does, with the same parameters."""
-    whole, alone, nllb = tmp_path / "whole", tmp_path / "alone", tmp_path / "nllb"
-    text = [(toy.directory / f"train.{side}").read_text() for side in ("en", "de")]
-    transformers("make_m2m100", nllb, "".join(text).splitlines(), is_nllb=True)
+    whole, alone = tmp_path / "whole", tmp_path / "alone"
 
     def corpus(name, target):
         return {"name": name, "source_language": "en", "target_language": target}
@@ -244,10 +247,8 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
         refused = command(*how, f"--tag={english}", workdir=whole, stdin="a")
         assert (refused.code, refused.complaint.count("\n")) == (2, 0)
         assert "translates to >>deu_Latn<<, >>eng_Latn<<" in refused.complaint
-    for kind, program in (
-        ("huggingface", "README.md"),
-        ("ctranslate2", "translate.py"),
-    ):
+    programs = {"huggingface": "README.md", "ctranslate2": "translate.py"}
+    for kind, program in programs.items():
         folder = tmp_path / kind
         how = f"--format={kind}", f"--output={folder}"
         assert command("export", *how, workdir=whole).code == 0

@@ -17,16 +17,17 @@ from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.m2m100 import export_m2m100, tag_of_language
 from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
-from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.tokens import BOS, EOS, UNK
 from jaxformer.training.sharding import batch_sharding
-from tests.exports.conftest import (
-    OPTIONS,
-    log_probabilities,
-    make_batch,
-    run_config,
+from tests.exports.conftest import OPTIONS, log_probabilities, make_batch, run_config
+from tests.exports.test_marian_import import (
+    SINUSOIDS,
+    SOURCES,
+    TARGETS,
+    model_of,
+    packed_tokenizer,
+    spoil,
 )
-from tests.exports.test_marian_import import SOURCES, TARGETS, model_of, spoil
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="extra `export`")
 
@@ -45,15 +46,10 @@ def published(request, transformers, tmp_path_factory):
     transformers("make_m2m100", folder, text, is_nllb=request.param == "nllb")
     ours = read_checkpoint(folder)
     source, target = KINDS[request.param]
-    models = [file.read_bytes() for file in ours.models]
-    others = {file.name: file.read_bytes() for file in ours.files}
-    packed = pack_tokenizer(*models, *ours.vocabularies, others=others)
-    file = folder.parent / "tokenizer.model"
-    file.write_bytes(packed)
     return SimpleNamespace(
         folder=folder, ours=ours, kind=request.param, source=source, target=target,
         rows=np.array([1, 3, 0, 2, *range(4, len(ours.vocabularies[0]))]),
-        tokenizer=Tokenizer.load(file).for_target(target), model=model_of(ours),
+        tokenizer=packed_tokenizer(ours).for_target(target), model=model_of(ours),
     )  # fmt: skip
 
 
@@ -177,10 +173,11 @@ def test_a_round_trip_is_bit_equal(published, transformers, tmp_path):
     for file in published.ours.files:
         assert (folder / file.name).read_bytes() == file.read_bytes()
     text = " ".join(SOURCES)
-    ids = transformers("encode", folder, [text], language=published.source[2:-2])
-    assert ids == transformers(
-        "encode", published.folder, [text], language=published.source[2:-2]
+    before, after = (
+        transformers("encode", each, [text], language=published.source[2:-2])
+        for each in (published.folder, folder)
     )
+    assert before == after
     settings = transformers("generation_config", folder)
     target = published.tokenizer.pieces().index(published.target)
     assert settings["forced_bos_token_id"] == target
@@ -226,18 +223,16 @@ def test_biases_stay_if_all_of_them_are_zero(published, tmp_path):
     }
     spoil(tmp_path, "model.safetensors", zero)
     found = read_checkpoint(tmp_path)
-    assert jax.tree.map(np.shape, found.params) == jax.tree.map(
-        np.shape, published.ours.params
-    )
+    shapes = [jax.tree.map(np.shape, x.params) for x in (found, published.ours)]
+    assert shapes[0] == shapes[1]
     assert found.model == published.ours.model
 
 
 def test_an_export_writes_its_own_files_alone(published, tmp_path):
     """Whatever names the files of a damaged run have."""
-    models = [file.read_bytes() for file in published.ours.models]
-    others = {"../outside": b"1", "vocab.json": b"{}"}
-    packed = pack_tokenizer(*models, *published.ours.vocabularies, others=others)
-    folder = exported(published, tmp_path / "export", Tokenizer(packed))
+    damaged = packed_tokenizer(published.ours)
+    damaged.files = {"../outside": b"1", "vocab.json": b"{}"}
+    folder = exported(published, tmp_path / "export", damaged)
     assert (folder / "vocab.json").read_bytes() == b"{}"
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -247,11 +242,7 @@ def test_an_export_writes_its_own_files_alone(published, tmp_path):
     [
         ("config.json", {"scale_embedding": False}, "scale_embedding=False, not True"),
         ("config.json", {"encoder_layers": 1_000_000}, "not a whole number in [1, 10"),
-        (
-            "model.safetensors",
-            {"model.encoder.embed_positions.weight": np.ones((), np.float32)},
-            "is not the table of sinusoids",
-        ),
+        ("model.safetensors", {SINUSOIDS: NAN[0]}, "is not the table of sinusoids"),
         ("model.safetensors", {"model.shared.weight": INTEGERS}, "has the type int32"),
         ("model.safetensors", {"model.encoder.layers.0.fc1.bias": NAN}, "not finite"),
         ("config.json", {"vocab_size": 9}, "pieces, and vocab_size is 9"),
