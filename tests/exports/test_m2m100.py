@@ -242,7 +242,7 @@ def test_an_export_writes_its_own_files_alone(published, tmp_path):
     [
         ("config.json", {"scale_embedding": False}, "scale_embedding=False, not True"),
         ("config.json", {"encoder_layers": 1_000_000}, "not a whole number in [1, 10"),
-        ("model.safetensors", {SINUSOIDS: NAN[0]}, "is not the table of sinusoids"),
+        ("model.safetensors", {SINUSOIDS: np.ones(())}, "is not the table of sinu"),
         ("model.safetensors", {"model.shared.weight": INTEGERS}, "has the type int32"),
         ("model.safetensors", {"model.encoder.layers.0.fc1.bias": NAN}, "not finite"),
         ("config.json", {"vocab_size": 9}, "pieces, and vocab_size is 9"),
