@@ -130,6 +130,15 @@ def best(folder: Path, text: str, language: str, **how: Any) -> tuple[list[int],
     return found.sequences[0].tolist(), found.sequences_scores[0].item()
 
 
+def add_language(folder: Path, copy: Path, token: str) -> dict[str, int]:
+    """Save the tokeniser of a checkpoint with another language; return all ids."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    added = {"additional_special_tokens": [token]}
+    tokenizer.add_special_tokens(added, replace_extra_special_tokens=True)
+    tokenizer.save_pretrained(copy)
+    return tokenizer.get_vocab()
+
+
 def decode(folder: Path, ids: Sequence[int]) -> str:
     """Decode a translation, without reserved pieces."""
     return tokenizer_of(folder).decode(ids, skip_special_tokens=True)

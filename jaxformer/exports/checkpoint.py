@@ -1,10 +1,8 @@
 """What every reader of published models returns or raises."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Fields = Mapping[str, Any]  # of a `TransformerConfig`
 Json = dict[str, Any]  # an object of JSON, or fields of a `TransformerConfig`
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.exports.checkpoint import Fields, Json, UnsupportedError
+from jaxformer.exports.checkpoint import Json, UnsupportedError
 from jaxformer.exports.parameters import flat, nested
 from jaxformer.models.positions import position_table
 from jaxformer.models.transformer.config import BIASES, TransformerConfig
@@ -45,7 +45,7 @@ SIZES = {
     "max_position_embeddings": "max_positions",
 }
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
-_UNUSED = "attention_window", "encoder_projected_keys", "encoder_global_positions"
+UNUSED = "attention_window", "encoder_projected_keys", "encoder_global_positions"
 _ROUNDING = 2**-8  # of sinusoids stored in bfloat16
 _MOST = 1 << 24  # of any size in config.json
 
@@ -54,32 +54,32 @@ _MOST = 1 << 24  # of any size in config.json
 
 
 class Leaf(NamedTuple):
-    """One parameter besides embeddings, ours and theirs."""
+    """A parameter besides embeddings, and the tensor that holds it."""
 
-    ours: str  # "encoder/layer_0/self_attention/query/kernel"
+    path: str  # "encoder/layer_0/self_attention/query/kernel"
     name: str  # "model.encoder.layers.0.self_attn.q_proj.weight"
-    shape: list[int]  # ours
-    matrix: list[int]  # ours as [inputs, outputs], or one axis
+    shape: list[int]  # of the parameter
+    matrix: list[int]  # the parameter as [inputs, outputs], or one axis
     wide: list[int]  # axes of `matrix` that are d_model
-    power: int  # of c, by which Marian's is multiplied
+    power: int  # of c, by which Marian's tensor is multiplied
 
-    def to_theirs(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """Return theirs, [outputs, inputs]; `order` is that of `columns`."""
+    def to_tensor(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Return the tensor [outputs, inputs] of a parameter; `order` is `columns`."""
         x = x.reshape(self.matrix)
         for axis in self.wide:
             x = x.take(order, axis)
         return np.ascontiguousarray(x.T)
 
-    def to_ours(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """Return ours; the inverse of `to_theirs`."""
+    def from_tensor(self, x: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Return the parameter of a tensor; the inverse of `to_tensor`."""
         x = x.T
         for axis in self.wide:
             x = x.take(np.argsort(order), axis)
         return np.ascontiguousarray(x).reshape(self.shape)
 
 
-# Of each layer: our name and theirs, the axes of our kernel (inputs, then outputs) or
-# scale, and the power of c.
+# Of each layer: our name and Hugging Face's, the axes of our kernel (inputs, then
+# outputs) or scale, and the power of c.
 _LAYER = (
     ("self_attention/query", "self_attn.q_proj", "D HK", -1),
     ("self_attention/key", "self_attn.k_proj", "D HK", -1),
@@ -98,32 +98,33 @@ _LAYER = (
 _AXES = {"D": "d_model", "H": "num_heads", "K": "d_k", "F": "d_ff"}
 
 
-def leaves(fields: Fields) -> Iterator[Leaf]:
+def leaves(fields: Json) -> Iterator[Leaf]:
     """Yield each parameter, besides embeddings, that a Transformer of these fields has.
 
     Biases of attention are among them, whether the model has them or not.
     """
     for stack in ("encoder", "decoder"):
         layers = fields[f"{stack}_layers"]
-        for index, (ours, theirs, axes, power) in product(range(layers), _LAYER):
-            if stack == "encoder" and ours.startswith("cross_attention"):
+        for index, (part, name, axes, power) in product(range(layers), _LAYER):
+            if stack == "encoder" and part.startswith("cross_attention"):
                 continue
             # The embedding, which the first layer reads, and the output of a stack,
             # which the last norm writes, are not scaled.
             is_first, is_last = index == 0, index == layers - 1
             ends = ("self_attention/",) * is_first + ("feed_forward_sub",) * is_last
-            power = 0 if ours.startswith(ends) else power
-            our_name = f"{stack}/layer_{index}/{ours}"
-            name = f"model.{stack}.layers.{index}.{theirs}"
-            yield from _of_map(our_name, name, axes, power, fields)
+            power = 0 if part.startswith(ends) else power
+            path = f"{stack}/layer_{index}/{part}"
+            name = f"model.{stack}.layers.{index}.{name}"
+            yield from leaves_of_map(path, name, axes, power, fields)
         if fields["norm_first"]:
             names = f"{stack}/norm", f"model.{stack}.layer_norm"
-            yield from _of_map(*names, "D", 0, fields)
+            yield from leaves_of_map(*names, "D", 0, fields)
 
 
-def _of_map(
-    ours: str, theirs: str, axes: str, power: int, fields: Fields
+def leaves_of_map(
+    path: str, name: str, axes: str, power: int, fields: Json
 ) -> Iterator[Leaf]:
+    """Yield kernel and bias of a linear map, or scale and bias of a norm."""
     for kind, suffix, letters, exponent in (
         ("kernel" if " " in axes else "scale", "weight", axes, power),
         ("bias", "bias", axes.split()[-1], max(power, 0)),
@@ -131,8 +132,8 @@ def _of_map(
         groups = letters.split()
         sizes = [[fields[_AXES[letter]] for letter in group] for group in groups]
         yield Leaf(
-            f"{ours}/{kind}",
-            f"{theirs}.{suffix}",
+            f"{path}/{kind}",
+            f"{name}.{suffix}",
             shape=[size for group in sizes for size in group],
             matrix=[*map(math.prod, sizes)],
             wide=[axis for axis, group in enumerate(groups) if group == "D"],
@@ -140,10 +141,10 @@ def _of_map(
         )
 
 
-def columns(fields: Fields) -> np.ndarray:
-    """Return which of our columns each of theirs is: int [D].
+def columns(fields: Json) -> np.ndarray:
+    """Return which of our columns each column of Hugging Face's is: int [D].
 
-    Their sinusoids have all sines first; those of the paper alternate.
+    Marian's sinusoids have all sines first; in the paper sines and cosines alternate.
     """
     order = np.arange(fields["d_model"])
     if fields["positions"] == "sinusoidal":
@@ -151,7 +152,7 @@ def columns(fields: Fields) -> np.ndarray:
     return order
 
 
-def stream_scale(fields: Fields) -> np.float32:
+def stream_scale(fields: Json) -> np.float32:
     """Return c of `jaxformer.exports.marian`; without it, 1."""
     ratio = LAYER_NORM_EPSILON / fields["layer_norm_epsilon"]
     return np.float32(2.0 ** round(math.log2(ratio) / 2))
@@ -160,21 +161,21 @@ def stream_scale(fields: Fields) -> np.float32:
 def to_tensors(
     config: TransformerConfig, params: dict, rows: Mapping[str, Sequence[int]]
 ) -> dict[str, np.ndarray]:
-    """Return all parameters by their names and layout; missing biases are 0.
+    """Return all parameters as Hugging Face's tensors by name; missing biases are 0.
 
-    `rows` are, for each of our embeddings, the ids of ours in their order.
+    `rows` are, for each embedding, our ids in Hugging Face's order.
     """
     left, fields = flat(params), vars(config)
     scale, order = stream_scale(fields), columns(fields)
     tensors = {}
-    for name, ours in EMBEDDINGS[config.tied_embeddings].items():
-        tensors[name] = left.pop(ours)[rows[ours]].take(order, 1)
+    for name, path in EMBEDDINGS[config.tied_embeddings].items():
+        tensors[name] = left.pop(path)[rows[path]].take(order, 1)
     bias = left.pop("logits_bias", None)
     if bias is not None:
         tensors[LOGITS_BIAS] = bias[rows["embedding"]][None]
     for leaf in leaves(fields):
-        ours = left.pop(leaf.ours, np.zeros(leaf.shape, np.float32))
-        tensors[leaf.name] = leaf.to_theirs(ours * scale**leaf.power, order)
+        own = left.pop(leaf.path, np.zeros(leaf.shape, np.float32))
+        tensors[leaf.name] = leaf.to_tensor(own * scale**leaf.power, order)
     assert not left, left  # the formats' own checks have refused what would be
     return tensors
 
@@ -185,7 +186,7 @@ def from_tensors(
     """Return our nested parameters; set `biases` in `model`.
 
     Biases of attention are left out if all are zero, unless `model` says that it has
-    them. `rows` are, for each of our embeddings, their ids in our order.
+    them. `rows` are, for each embedding, Hugging Face's ids in our order.
     """
     d_model, size = model["d_model"], max(rows["embedding"]) + 1
     embeddings = EMBEDDINGS[model["tied_embeddings"]]
@@ -210,28 +211,22 @@ def from_tensors(
                 raise UnsupportedError(f"{name} is not the table of sinusoids")
     tensors.setdefault(LOGITS_BIAS, np.zeros((1, size), np.float32))
     expected = {leaf.name: (*leaf.matrix[::-1],) for leaf in leaves(model)}
-    for name, ours in embeddings.items():
-        expected[name] = max(rows[ours]) + 1, d_model
+    for name, path in embeddings.items():
+        expected[name] = max(rows[path]) + 1, d_model
     expected[LOGITS_BIAS] = (1, size)
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            raise UnsupportedError(
-                f"the shape of {name} is {found.get(name, 'missing')}, and config.json "
-                f"expects {expected.get(name, 'no such tensor')}"
-            )
+    require_shapes(tensors, expected, "config.json")
     order = columns(model)
     params = {
-        ours: tensors[name][rows[ours]].take(np.argsort(order), 1)  # [V, D]
-        for name, ours in embeddings.items()
+        path: tensors[name][rows[path]].take(np.argsort(order), 1)  # [V, D]
+        for name, path in embeddings.items()
     }
     has_logits_bias = bool(tensors[LOGITS_BIAS].any())
     if has_logits_bias:
         params["logits_bias"] = tensors[LOGITS_BIAS][0, rows["embedding"]]
     scale = stream_scale(model)
     for leaf in leaves(model):
-        theirs = tensors.pop(leaf.name) * scale**-leaf.power
-        params[leaf.ours] = leaf.to_ours(theirs, order)
+        tensor = tensors.pop(leaf.name) * scale**-leaf.power
+        params[leaf.path] = leaf.from_tensor(tensor, order)
     biases = {name for name in params if re.search("_attention/.*/bias", name)}
     has_attention_bias, _ = BIASES[model.get("biases", "none")]
     has_attention_bias |= bool(any(params[name].any() for name in biases))
@@ -239,6 +234,19 @@ def from_tensors(
     model["biases"] = names[has_attention_bias, has_logits_bias]
     kept = params.keys() - ({} if has_attention_bias else biases)
     return nested({name: params[name] for name in sorted(kept)})
+
+
+def require_shapes(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, tuple], source: str
+) -> None:
+    """Raise UnsupportedError unless arrays have the names and shapes of `source`."""
+    for name in sorted(found.keys() | expected.keys()):
+        shape = found[name].shape if name in found else "missing"
+        if shape != expected.get(name):
+            raise UnsupportedError(
+                f"the shape of {name} is {shape}, and {source} expects "
+                f"{expected.get(name, 'no such tensor')}"
+            )
 
 
 # --- files ----------------------------------------------------------------------------
@@ -306,7 +314,7 @@ def fields_of(settings: Json, fixed: Mapping[str, tuple], chosen: Json) -> Json:
             raise fault(settings, key, f"not {value!r}")
     model: Json = {
         "architecture": "transformer", "decoder_self_attention": "attention",
-        **dict.fromkeys(_UNUSED), **chosen,
+        **dict.fromkeys(UNUSED), **chosen,
     }  # fmt: skip
     for key, field in SIZES.items():
         most = 1000 if key.endswith("_layers") else _MOST
@@ -327,12 +335,12 @@ def fields_of(settings: Json, fixed: Mapping[str, tuple], chosen: Json) -> Json:
 
 
 def fault(settings: Json, key: str, text: str) -> UnsupportedError:
-    """Say what is wrong with a key of config.json."""
-    return UnsupportedError(f"config.json has {key}={settings.get(key)!r}, {text}")
+    """Say what is wrong with a key of a model's settings."""
+    return UnsupportedError(f"it has {key}={settings.get(key)!r}, {text}")
 
 
 def integer(settings: Json, key: str, least: int = 1, most: int = _MOST) -> int:
-    """Return a whole number of config.json. Raises UnsupportedError for others."""
+    """Return a whole number of the settings. Raises UnsupportedError for others."""
     value = settings.get(key)
     if type(value) is not int or not least <= value <= most:
         raise fault(settings, key, f"not a whole number in [{least}, {most}]")

@@ -6,34 +6,36 @@ names a language by a piece. It begins a source, and it is the first piece of a
 translation. Here it is a tag: M2M-100's "__en__" is ">>en<<", NLLB's "eng_Latn" is
 ">>eng_Latn<<".
 
-Ids 0 to 3 are <s>, <pad>, </s> and <unk>, all others are ours too. The files of the
-tokeniser are kept in the run as they are and exported again.
+Hugging Face's ids 0 to 3 are <s>, <pad>, </s> and <unk>. Other ids are equal in both.
+The files of the tokeniser are kept in the run as they are and exported again.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from jaxformer.config.data import TAG, language_and_script
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
-from jaxformer.exports.checkpoint import Checkpoint, UnsupportedError
+from jaxformer.exports.checkpoint import Checkpoint, Json, UnsupportedError
 from jaxformer.exports.parameters import plain_fields, require_fields
 from jaxformer.system.errors import InputError, did_you_mean, packages_of
-from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
+from jaxformer.tokens import AnyTokenizer
 
 MODEL = "sentencepiece.bpe.model"
 # Beside it M2M-100 has vocab.json, NLLB tokenizer.json.
 TOKENIZER_FILES = (
-    "vocab.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json", "added_tokens.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json",
 )  # fmt: skip
 IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
 RESERVED = ["<s>", "<pad>", "</s>", "<unk>"]
-THEIRS = [IDS["pad"], IDS["unk"], IDS["bos"], IDS["eos"]]  # by our first ids
-OURS = [BOS, PAD, EOS, UNK]  # by their first ids
+_ORDER = [IDS[name] for name in ("pad", "unk", "bos", "eos")]  # of our first ids
 # Keys of config.json that our model fixes: the value, and that of a missing key.
-FIXED = {
+_FIXED = {
     "model_type": ("m2m_100", None),
     "scale_embedding": (True, True),
     "tie_word_embeddings": (True, True),
@@ -53,10 +55,10 @@ _LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 def read_m2m100(folder: Path) -> Checkpoint:
     """Read a checkpoint; raises what `jaxformer.exports.reading` makes messages of."""
     settings = huggingface.read_json(folder / "config.json")
-    model = huggingface.fields_of(settings, FIXED, FIELDS)
+    model = huggingface.fields_of(settings, _FIXED, FIELDS)
     size = huggingface.integer(settings, "vocab_size")
     pieces = _pieces(folder, size)
-    rows = {"embedding": [*THEIRS, *range(4, size)]}
+    rows = {"embedding": [*_ORDER, *range(4, size)]}
     tensors = huggingface.read_tensors(folder)
     params = huggingface.from_tensors(tensors, model, rows)
     kept = (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
@@ -69,15 +71,18 @@ def _pieces(folder: Path, size: int) -> list[str]:
     """Return the piece of each of our ids; tags are those of languages."""
     if (folder / "vocab.json").is_file():
         ids = huggingface.read_json(folder / "vocab.json")
-        special = _special_tokens(folder)
-        ids |= {name: len(ids) + n for n, name in enumerate(special)}
+        added = _added_tokens(folder, len(ids))
     else:
         made = huggingface.read_json(folder / "tokenizer.json")
+        settings = _read_any(folder / "tokenizer_config.json")
+        if settings.get("legacy_behaviour"):  # a source ends with its language
+            raise huggingface.fault(settings, "legacy_behaviour", "not False")
         try:
             ids = dict(made["model"]["vocab"])
-            ids |= {token["content"]: token["id"] for token in made["added_tokens"]}
+            added = {str(each["content"]): each["id"] for each in made["added_tokens"]}
         except (LookupError, TypeError, ValueError):
             raise UnsupportedError("tokenizer.json has no vocabulary") from None
+    ids |= added
     if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise UnsupportedError(
             f"its tokeniser's files do not name the ids 0 to {len(ids) - 1}, one each"
@@ -88,26 +93,32 @@ def _pieces(folder: Path, size: int) -> list[str]:
     if len(names) > size:
         raise UnsupportedError(f"it has {len(names)} pieces, and vocab_size is {size}")
     names += [f"<unused {n}>" for n in range(len(names), size)]
-    found = [_LANGUAGE.fullmatch(name) for name in names]
-    if not any(found):
+    codes = {name: _LANGUAGE.fullmatch(name) for name in added}
+    tags = {name: f">>{code[1] or code[2]}<<" for name, code in codes.items() if code}
+    if not tags:
         raise UnsupportedError("its tokeniser's files name no language")
-    tags = [code and f">>{code[1] or code[2]}<<" for code in found]
-    names = [tag or name for tag, name in zip(tags, names, strict=True)]
-    return [*(names[index] for index in THEIRS), *names[4:]]
+    if others := sorted(added.keys() - {*tags, *RESERVED, "<mask>"}):
+        raise UnsupportedError(f"its tokeniser adds {others[0]!r}, no language")
+    names = [tags.get(name, name) for name in names]
+    return [*(names[index] for index in _ORDER), *names[4:]]
 
 
-def _special_tokens(folder: Path) -> list[str]:
-    """Return the languages of M2M-100, which follow the pieces of vocab.json."""
+def _added_tokens(folder: Path, size: int) -> Json:
+    """Return the ids of M2M-100's languages, besides `size` pieces of vocab.json."""
+    if ids := _read_any(folder / "added_tokens.json"):
+        return ids
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            settings = huggingface.read_json(folder / name)
-            for key in ("additional_special_tokens", "extra_special_tokens"):
-                found = settings.get(key)
-                if isinstance(found, list) and found:
-                    return [
-                        str(each) for each in found if _LANGUAGE.fullmatch(str(each))
-                    ]
-    return []
+        settings = _read_any(folder / name)
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            found = settings.get(key)
+            if isinstance(found, list) and found:
+                return {str(each): size + n for n, each in enumerate(found)}
+    return {}
+
+
+def _read_any(file: Path) -> Json:
+    """Read an object of JSON; {} without a file."""
+    return huggingface.read_json(file) if file.is_file() else {}
 
 
 def export_m2m100(
@@ -130,7 +141,7 @@ def export_m2m100(
         **{field: (value,) for field, value in FIELDS.items()},
         "layer_norm_epsilon": (huggingface.LAYER_NORM_EPSILON,),
     })  # fmt: skip
-    rows = {"embedding": [*OURS, *range(4, len(pieces))]}
+    rows = {"embedding": np.argsort([*_ORDER, *range(4, len(pieces))])}
     tensors = huggingface.to_tensors(model, params, rows)
     content = safetensors.numpy.save(tensors, {"format": "pt"})
     (folder / "model.safetensors").write_bytes(content)
@@ -138,13 +149,11 @@ def export_m2m100(
     for name in TOKENIZER_FILES:  # a damaged run may have files of other names
         if name in tokenizer.files:
             (folder / name).write_bytes(tokenizer.files[name])
-    ids = {f"{name}_token_id": IDS[name] for name in ("bos", "pad", "eos")}
-    ids["decoder_start_token_id"] = IDS["eos"]
-    write = huggingface.write_json
-    write(folder / "config.json", {
+    fixed = {key: value for key, (value, _) in _FIXED.items()}
+    huggingface.write_json(folder / "config.json", {
         "architectures": ["M2M100ForConditionalGeneration"],
         "is_encoder_decoder": True,
-        **{key: value for key, (value, _) in FIXED.items()},
+        **fixed,
         **{key: getattr(model, field) for key, field in huggingface.SIZES.items()},
         "vocab_size": len(pieces),
         "activation_function": model.activation,
@@ -156,8 +165,8 @@ def export_m2m100(
     })  # fmt: skip
     tag = config.data.only_target_tag
     forced = {"forced_bos_token_id": pieces.index(tag)} if tag else {}
-    write(folder / "generation_config.json", {
-        **ids,
+    huggingface.write_json(folder / "generation_config.json", {
+        **{key: value for key, value in fixed.items() if key.endswith("_token_id")},
         **forced,
         "bad_words_ids": [[IDS[name]] for name in ("pad", "unk", "bos")],
         "length_penalty": options.alpha,

@@ -10,9 +10,8 @@ from jaxformer.exports.checkpoint import Checkpoint, UnsupportedError
 from jaxformer.exports.huggingface import fault
 from jaxformer.exports.m2m100 import read_m2m100
 from jaxformer.exports.marian_import import read_marian
-from jaxformer.exports.marian_npz import DECODER, read_npz
+from jaxformer.exports.marian_npz import decoder_files, read_npz
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries
 
 READERS = {"marian": read_marian, "m2m_100": read_m2m100}  # by `model_type`
 
@@ -29,7 +28,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     except OSError as error:
         raise InputError(
             f"the checkpoint cannot be read ({error}); download it, for example with: "
-            "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER"
+            "hf download Helsinki-NLP/opus-mt-en-de --local-dir FOLDER; a folder of "
+            "Marian's has model.npz and decoder.yml"
         ) from None
     except UnsupportedError as error:
         raise InputError(
@@ -39,7 +39,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _read(folder: Path) -> Checkpoint:
-    if not (folder / "config.json").exists() and entries(folder, f"*{DECODER}"):
+    if not (folder / "config.json").exists() and decoder_files(folder):
         return read_npz(folder)
     settings = huggingface.read_json(folder / "config.json")
     if str(settings.get("model_type")) not in READERS:

@@ -1,6 +1,8 @@
 """M2M-100 and NLLB compute the same here, and come back as they were."""
 
 import dataclasses
+import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -15,44 +17,39 @@ from jaxformer.exports.ctranslate2 import write_ctranslate2
 from jaxformer.exports.m2m100 import export_m2m100, tag_of_language
 from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
-from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
 from jaxformer.tokens import BOS, EOS, UNK
 from jaxformer.training.sharding import batch_sharding
-from tests.exports.conftest import (
-    OPTIONS,
-    log_probabilities,
-    make_batch,
-    run_config,
+from tests.exports.conftest import OPTIONS, log_probabilities, make_batch, run_config
+from tests.exports.test_marian_import import (
+    SINUSOIDS,
+    SOURCES,
+    TARGETS,
+    model_of,
+    packed_tokenizer,
+    spoil,
 )
-from tests.exports.test_marian_import import SOURCES, TARGETS, model_of, spoil
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="extra `export`")
 
 KINDS = {"m2m100": (">>en<<", ">>de<<"), "nllb": (">>eng_Latn<<", ">>deu_Latn<<")}
 INTEGERS, NAN = np.ones((2, 2), np.int32), np.full(24, np.nan, np.float32)
-CODES = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn")}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def published(request, transformers, tmp_path_factory):
     """A checkpoint and what is read of it; not to be changed.
 
-    `rows` int [V] are their ids by ours.
+    `rows` int [V] are Hugging Face's ids by ours.
     """
     folder = tmp_path_factory.mktemp(request.param) / "model"
     text = [*SOURCES, *TARGETS] * 4
     transformers("make_m2m100", folder, text, is_nllb=request.param == "nllb")
     ours = read_checkpoint(folder)
     source, target = KINDS[request.param]
-    models = [file.read_bytes() for file in ours.models]
-    others = {file.name: file.read_bytes() for file in ours.files}
-    packed = pack_tokenizer(*models, *ours.vocabularies, others=others)
-    file = folder.parent / "tokenizer.model"
-    file.write_bytes(packed)
     return SimpleNamespace(
         folder=folder, ours=ours, kind=request.param, source=source, target=target,
         rows=np.array([1, 3, 0, 2, *range(4, len(ours.vocabularies[0]))]),
-        tokenizer=Tokenizer.load(file).for_target(target), model=model_of(ours),
+        tokenizer=packed_tokenizer(ours).for_target(target), model=model_of(ours),
     )  # fmt: skip
 
 
@@ -76,7 +73,7 @@ def test_logits_are_equal(published, transformers):
 def test_ids_are_equal(published, transformers):
     tokenizer, rows = published.tokenizer, published.rows
     text = [*SOURCES, *TARGETS, "Two  dogs，the ﬁrst Ω man…", "größ und klein"]  # noqa: RUF001
-    source, target = CODES[published.kind]
+    source, target = published.source[2:-2], published.target[2:-2]
     ours = tokenizer.encode([f"{published.source} {line}" for line in text])
     theirs = transformers("encode", published.folder, text, language=source)
     assert [rows[ids].tolist() for ids in ours] == theirs
@@ -116,7 +113,7 @@ def test_the_same_beam_search(published, transformers):
     for line, (best, *_) in zip(text, ours, strict=True):
         limit = len(published.tokenizer.encode([f"{published.source} {line}"])[0]) + 50
         found, score = transformers(
-            "best", published.folder, line, CODES[published.kind][0],
+            "best", published.folder, line, published.source[2:-2],
             forced_bos_token_id=ids, max_new_tokens=limit, bad_words_ids=bad, **how,
         )  # fmt: skip
         pieces = [published.tokenizer.pieces().index(piece) for piece in best.pieces]
@@ -155,17 +152,16 @@ def test_ctranslate2_translates_alike(published, tmp_path):
 # --- what is written and read ---------------------------------------------------------
 
 
-def exported(published, folder):
+def exported(published, folder, tokenizer):
     folder.mkdir(exist_ok=True)
     config = run_config(published.model)
     config.data.only_target_tag = published.target
-    given = config, published.ours.params, published.tokenizer, OPTIONS
-    export_m2m100(folder, *given)
+    export_m2m100(folder, config, published.ours.params, tokenizer, OPTIONS)
     return folder
 
 
 def test_a_round_trip_is_bit_equal(published, transformers, tmp_path):
-    folder = exported(published, tmp_path)
+    folder = exported(published, tmp_path, published.tokenizer)
     first, second = (
         safetensors.load_file(each / "model.safetensors")
         for each in (published.folder, folder)
@@ -177,10 +173,11 @@ def test_a_round_trip_is_bit_equal(published, transformers, tmp_path):
     for file in published.ours.files:
         assert (folder / file.name).read_bytes() == file.read_bytes()
     text = " ".join(SOURCES)
-    ids = transformers("encode", folder, [text], language=CODES[published.kind][0])
-    assert ids == transformers(
-        "encode", published.folder, [text], language=CODES[published.kind][0]
+    before, after = (
+        transformers("encode", each, [text], language=published.source[2:-2])
+        for each in (published.folder, folder)
     )
+    assert before == after
     settings = transformers("generation_config", folder)
     target = published.tokenizer.pieces().index(published.target)
     assert settings["forced_bos_token_id"] == target
@@ -205,8 +202,7 @@ def test_files_of_pytorch_in_parts(published, transformers, tmp_path):
 
 
 def test_stored_sinusoids_are_compared(published, transformers, tmp_path):
-    for file in published.folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
     table = transformers("sinusoids", published.folder)
     name = "model.encoder.embed_positions.weights"
     spoil(tmp_path, "model.safetensors", {name: table})
@@ -218,8 +214,7 @@ def test_stored_sinusoids_are_compared(published, transformers, tmp_path):
 
 
 def test_biases_stay_if_all_of_them_are_zero(published, tmp_path):
-    for file in published.folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
     tensors = safetensors.load_file(tmp_path / "model.safetensors")
     zero = {
         name: np.zeros_like(each)
@@ -228,34 +223,18 @@ def test_biases_stay_if_all_of_them_are_zero(published, tmp_path):
     }
     spoil(tmp_path, "model.safetensors", zero)
     found = read_checkpoint(tmp_path)
-    assert jax.tree.map(np.shape, found.params) == jax.tree.map(
-        np.shape, published.ours.params
-    )
+    shapes = [jax.tree.map(np.shape, x.params) for x in (found, published.ours)]
+    assert shapes[0] == shapes[1]
     assert found.model == published.ours.model
 
 
 def test_an_export_writes_its_own_files_alone(published, tmp_path):
     """Whatever names the files of a damaged run have."""
-    models = [file.read_bytes() for file in published.ours.models]
-    others = {"../outside": b"1", "vocab.json": b"{}"}
-    packed = pack_tokenizer(*models, *published.ours.vocabularies, others=others)
-    folder = tmp_path / "export"
-    folder.mkdir()
-    config = run_config(published.model)
-    config.data.only_target_tag = published.target
-    given = config, published.ours.params, Tokenizer(packed), OPTIONS
-    export_m2m100(folder, *given)
+    damaged = packed_tokenizer(published.ours)
+    damaged.files = {"../outside": b"1", "vocab.json": b"{}"}
+    folder = exported(published, tmp_path / "export", damaged)
     assert (folder / "vocab.json").read_bytes() == b"{}"
     assert list(tmp_path.iterdir()) == [folder]
-
-
-# The refusals of the files that M2M-100 has and NLLB has not.
-IN_NLLB = {
-    "tokenizer_config.json": ("tokenizer.json", {"model": {}}, "has no vocabulary"),
-    "vocab.json": (
-        "tokenizer.json", {"model": {"vocab": {"<s>": 9}}}, "do not name the ids 0 to",
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -263,30 +242,75 @@ IN_NLLB = {
     [
         ("config.json", {"scale_embedding": False}, "scale_embedding=False, not True"),
         ("config.json", {"encoder_layers": 1_000_000}, "not a whole number in [1, 10"),
-        (
-            "model.safetensors",
-            {"model.encoder.embed_positions.weight": np.ones((), np.float32)},
-            "is not the table of sinusoids",
-        ),
+        ("model.safetensors", {SINUSOIDS: np.ones(())}, "is not the table of sinu"),
         ("model.safetensors", {"model.shared.weight": INTEGERS}, "has the type int32"),
         ("model.safetensors", {"model.encoder.layers.0.fc1.bias": NAN}, "not finite"),
         ("config.json", {"vocab_size": 9}, "pieces, and vocab_size is 9"),
         ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id=0, not"),
-        ("tokenizer_config.json", None, "name no language"),
-        ("vocab.json", {"<s>": 1, "<pad>": 0}, "begin with ['<pad>', '<s>',"),
-        ("vocab.json", {"<s>": 9}, "do not name the ids 0 to"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_line(published, tmp_path, file, change, said):
-    if published.kind == "nllb":
-        file, change, said = IN_NLLB.get(file, (file, change, said))
-    for each in published.folder.iterdir():
-        (tmp_path / each.name).write_bytes(each.read_bytes())
-    spoil(tmp_path, file, change)
+    assert_refused(published, tmp_path, file, change, said)
+
+
+def assert_refused(published, folder, file, change, said):
+    shutil.copytree(published.folder, folder, dirs_exist_ok=True)
+    spoil(folder, file, change)
     with pytest.raises(InputError) as error:
-        read_checkpoint(tmp_path)
+        read_checkpoint(folder)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+OTHER_ORDER = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+SWAPPED, NO_TOKENS = {"model": {"vocab": OTHER_ORDER}}, {"added_tokens": []}
+DOGS = {"additional_special_tokens": ["__en__", "dogs"]}
+ADDED = [{"content": "dogs", "id": 121}, {"content": "eng_Latn", "id": 122}]
+TOKENISERS = {
+    "m2m100": [
+        ("tokenizer_config.json", None, "name no language"),
+        ("vocab.json", OTHER_ORDER, "begin with ['<pad>', '<s>',"),
+        ("vocab.json", {"<s>": 9}, "do not name the ids 0 to"),
+        ("tokenizer_config.json", DOGS, "adds 'dogs', no language"),
+    ],
+    "nllb": [
+        ("tokenizer.json", NO_TOKENS, "name no language"),
+        ("tokenizer.json", {"model": {}}, "has no vocabulary"),
+        ("tokenizer.json", SWAPPED | NO_TOKENS, "begin with ['<pad>', '<s>',"),
+        ("tokenizer.json", {"model": {"vocab": {"<s>": 9}}}, "do not name the ids 0"),
+        ("tokenizer.json", {"added_tokens": ADDED}, "adds 'dogs', no language"),
+        ("tokenizer_config.json", {"legacy_behaviour": True}, "behaviour=True, not Fa"),
+    ],
+}
+
+
+def test_other_tokenisers_are_refused(published, tmp_path):
+    for number, case in enumerate(TOKENISERS[published.kind]):
+        assert_refused(published, tmp_path / str(number), *case)
+
+
+def test_a_language_that_was_added_has_its_own_id(published, transformers, tmp_path):
+    """And the others keep theirs, though tokenizer_config.json lists it alone."""
+    shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
+    forms = {"m2m100": ("xx", "__{}__"), "nllb": ("xxx_Latn", "{}")}
+    code, form = forms[published.kind]
+    add = "add_language", published.folder, tmp_path, form.format(code)
+    ids = transformers(*add)
+    found = read_checkpoint(tmp_path)
+    for tag in (f">>{code}<<", published.source, published.target):
+        assert tag in found.tags
+        assert found.vocabularies[0].index(tag) == ids[form.format(tag[2:-2])]
+
+
+def test_only_added_tokens_are_languages(published, tmp_path):
+    shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
+    is_nllb = published.kind == "nllb"
+    file = tmp_path / ("tokenizer.json" if is_nllb else "vocab.json")
+    values = json.loads(file.read_text())
+    pieces = values["model"]["vocab"] if is_nllb else values
+    pieces["_____"] = pieces.pop([*pieces][-1])
+    file.write_text(json.dumps(values))
+    assert "_____" in read_checkpoint(tmp_path).vocabularies[0]
 
 
 def test_tags_of_languages():

@@ -42,14 +42,9 @@ TEXT = [
 
 
 CONFIG = SimpleNamespace(
-    tags=[],
-    user_defined_symbols=(),
-    model_type="bpe",
-    vocab_size=120,
-    character_coverage=1.0,
-    vocab_sentences=99,
-    seed=0,
-)
+    tags=[], user_defined_symbols=(), model_type="bpe", vocab_size=120,
+    character_coverage=1.0, vocab_sentences=99, seed=0,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -69,9 +64,7 @@ def test_untied_embeddings_and_two_vocabularies(
     assert_transformers_agrees(transformers, folder, model, params, batch, ids)
 
 
-def test_its_search_is_set_up_as_ours(
-    make_model, export_to_marian, transformers, batch
-):
+def test_its_search_is_as_ours(make_model, export_to_marian, transformers, batch):
     """It takes our most probable pieces, and never a reserved one."""
     model, params = make_model(biases="logits")
     params["logits_bias"][[PAD, UNK, BOS, EOS]] = 99.0, 99.0, 99.0, 5.0
@@ -147,10 +140,7 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
         ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
         ({"encoder_projected_keys": 9}, r"encoder_projected_keys=9, only with None"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
-        (
-            {"layer_norm_epsilon": 1.1e-5},
-            r"layer_norm_epsilon=1\.1e-05, only with 1e-05",
-        ),
+        ({"layer_norm_epsilon": 1.1e-5}, r"epsilon=1\.1e-05, only with 1e-05"),
     ],
 )
 def test_other_models_are_refused(changes, said, make_model, export_to_marian):

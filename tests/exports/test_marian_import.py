@@ -38,9 +38,15 @@ UNTRAINED = {"dropout": 0.0, "dtype": "float32", "fused_attention": False}
 
 
 def model_of(checkpoint):
-    return tiny.model_of(
-        len(checkpoint.vocabularies[-1]), **{**checkpoint.model, **UNTRAINED}
-    )
+    fields = checkpoint.model | UNTRAINED
+    return tiny.model_of(len(checkpoint.vocabularies[-1]), **fields)
+
+
+def packed_tokenizer(checkpoint):
+    """Pack the tokeniser of a checkpoint as `jaxformer import` does."""
+    models = [file.read_bytes() for file in checkpoint.models]
+    others = {file.name: file.read_bytes() for file in checkpoint.files}
+    return Tokenizer(pack_tokenizer(*models, *checkpoint.vocabularies, others=others))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +93,8 @@ def published(transformers, tmp_path_factory):
     ids = json.loads((folder / "vocab.json").read_text())
     ids["<s>"] = ids["<pad>"]  # with which the decoder starts
     rows = np.array([ids[piece] for piece in ours.vocabularies[0]])
-    models = [file.read_bytes() for file in ours.models]
-    packed = pack_tokenizer(*models, *ours.vocabularies)
-    file = folder.parent / "tokenizer.model"
-    file.write_bytes(packed)
-    return SimpleNamespace(
-        folder=folder, ours=ours, rows=rows, tokenizer=Tokenizer.load(file)
-    )
+    tokenizer = packed_tokenizer(ours)
+    return SimpleNamespace(folder=folder, ours=ours, rows=rows, tokenizer=tokenizer)
 
 
 def test_logits_are_equal(published, transformers):

@@ -19,11 +19,14 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.exports.marian_npz import SETTINGS, export_npz
 from jaxformer.exports.reading import read_checkpoint
 from jaxformer.system.errors import InputError
-from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer
+from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer, pair_of
+from jaxformer.text.vocabulary import train_tokenizer
+from jaxformer.tokens import BOS, PAD
 from jaxformer.training.sharding import batch_sharding
 from tests.exports import marian_models
 from tests.exports.conftest import run_config
-from tests.exports.test_marian_import import model_of
+from tests.exports.test_marian import CONFIG, TEXT
+from tests.exports.test_marian_import import model_of, packed_tokenizer
 
 yaml = pytest.importorskip("yaml", reason="extra `export`")
 
@@ -39,9 +42,7 @@ class Imported:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.ours = folder, read_checkpoint(folder)
-        models = [file.read_bytes() for file in self.ours.models]
-        packed = pack_tokenizer(*models, *self.ours.vocabularies)
-        self.tokenizer, self.model = Tokenizer(packed), model_of(self.ours)
+        self.tokenizer, self.model = packed_tokenizer(self.ours), model_of(self.ours)
 
     def translator(self, options=SEARCH):
         return Translator(
@@ -77,21 +78,15 @@ def assert_alike(imported: Imported, marian: dict) -> None:
     np.testing.assert_allclose(ours, marian["scores"], atol=1e-4)
     assert np.std(ours) > 1
     found = translator.translate(marian["source"])
-    same = [
-        best.text == text
-        for (best, *_), text in zip(found, marian["beam"], strict=True)
-    ]
+    beams = zip(marian["beam"], marian["beam_scores"], strict=True)
+    same = []
+    for (best, *_), (text, score) in zip(found, beams, strict=True):
+        same.append(best.text == text)
+        assert not same[-1] or abs(best.score - score) < 1e-4
     assert np.mean(same) > 0.95
-    for (best, *_), is_same, score in zip(
-        found, same, marian["beam_scores"], strict=True
-    ):
-        assert not is_same or abs(best.score - score) < 1e-4
     greedy = imported.translator(TranslateOptions(**{**vars(SEARCH), **GREEDY}))
     pairs = zip(greedy(marian["source"]), marian["greedy"], strict=True)
-    alike = [
-        ours == theirs or (len(ours) > 60 and ours[:60] == theirs[:60])
-        for ours, theirs in pairs
-    ]
+    alike = [one[:60] == other[:60] for one, other in pairs]
     assert np.mean(alike) > 0.99  # but for ties; what never ends is cut elsewhere
 
 
@@ -131,28 +126,75 @@ def test_a_round_trip_is_bit_equal(imported, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.ours.params, imported.ours.params)
 
 
+NPZ = (MODELS / "attention" / "model.npz").read_bytes()
+SPM = (MODELS / "ssru" / "vocab.spm").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["shared", "two", "vocab.yml and .spm"])
+def test_a_model_of_a_tokeniser_trained_here_comes_back(kind, make_model, tmp_path):
+    """But for PAD and BOS, which Marian does not have."""
+    first, second = (train_tokenizer(TEXT[::step], CONFIG) for step in (1, -2))
+    pieces = first.pieces(), *read_checkpoint(MODELS / "ssru").vocabularies
+    tokenizer = {
+        "shared": first,
+        "two": pair_of(first.content, second.content),
+        "vocab.yml and .spm": Tokenizer(pack_tokenizer(first.content, SPM, *pieces)),
+    }[kind]
+    model, params = make_model(
+        vocab_size=tokenizer.vocab_size, source_vocab_size=tokenizer.source_vocab_size,
+        tied_embeddings="all" if kind == "shared" else "target",
+        first_input="zeros", biases="all", positions="tensor2tensor",
+    )  # fmt: skip
+    export_npz(tmp_path, run_config(model), params, tokenizer, SEARCH)
+    again = Imported(tmp_path)
+    assert again.tokenizer.encode(TEXT) == tokenizer.encode(TEXT)
+    assert again.tokenizer.encode_target(TEXT) == tokenizer.encode_target(TEXT)
+    for name in ("embedding", "source_embedding", "logits_bias"):
+        for each in (params, again.ours.params):
+            if name in each:
+                each[name] = np.delete(each[name], [PAD, BOS], axis=0)
+    jax.tree.map(np.testing.assert_array_equal, again.ours.params, params)
+
+
+def test_a_shared_vocabulary_may_be_two_equal_files(imported, tmp_path):
+    folder = shutil.copytree(imported.folder, tmp_path / "model")
+    decoder = yaml.safe_load((folder / "decoder.yml").read_text())
+    name = decoder["vocabs"][0]
+    shutil.copy(folder / name, folder / f"copy_{name}")
+    decoder["vocabs"][1] = f"copy_{name}"
+    (folder / "decoder.yml").write_text(yaml.safe_dump(decoder))
+    assert read_checkpoint(folder).vocabularies == imported.ours.vocabularies
+
+
+def test_the_file_of_the_vocabularies_may_be_config_yml(tmp_path):
+    """As in Bergamot's folders, beside that of a quantised model."""
+    folder = shutil.copytree(MODELS / "ssru", tmp_path / "model")
+    config = (folder / "decoder.yml").rename(folder / "config.yml").read_text()
+    quantised = folder / "config.intgemm8bitalpha.yml"
+    quantised.write_text(config.replace("model.npz", "model.alphas.bin"))
+    assert read_checkpoint(folder).model["decoder_self_attention"] == "ssru"
+    (folder / "config.yml").unlink()
+    with pytest.raises(InputError, match=r"alphas\.bin is quantised .* model\.npz"):
+        read_checkpoint(folder)
+    for name in ("model.npz.best-bleu.npz.decoder.yml", "model.npz.decoder.yml"):
+        (folder / name).write_text(config)
+    with pytest.raises(InputError, match=r"best-bleu\.npz\.decoder\.yml, model.* keep"):
+        read_checkpoint(folder)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"type": "s2s"}, "it has type='s2s', not 'transformer'"),
-        (
-            {"transformer-decoder-autoreg": "average-attention"},
-            "average-attention', not",
-        ),
-        (
-            {"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"},
-            "dec-cell=gru, not",
-        ),
+        ({"transformer-decoder-autoreg": "average-attention"}, "-attention', not"),
+        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"}, "cell='gru', not"),
         ({"transformer-postprocess": "dhn"}, "'', 'hn', '' besides dropout"),
-        (
-            {"transformer-preprocess": "n", "transformer-postprocess": "da"},
-            "'n', 'a', ''",
-        ),
+        ({"transformer-preprocess": "n"}, "'n', 'an', ''"),
         ({"tied-embeddings-src": True}, "tied-embeddings-src=True, not False"),
         ({"transformer-decoder-dim-ffn": 8}, "another transformer-decoder-dim-ffn"),
         ({"enc-depth": 2}, "the shape of encoder_l2_ffn_W1 is missing"),
-        ({"dim-emb": 1.5}, "dim-emb=1.5, no size"),
-        ({"enc-depth": 1_000_000}, "enc-depth=1000000, no size"),
+        ({"dim-emb": 1.5}, "dim-emb=1.5, not a whole"),
+        ({"enc-depth": 1_000_000}, "not a whole number in [1, 1000]"),
         (None, "special:model.yml is no YAML of keys"),
     ],
 )
@@ -175,18 +217,22 @@ def test_what_cannot_be_held_is_refused_by_its_name(tmp_path, settings, said):
     [
         ("model.npz", b"spoilt", "model.npz is damaged"),
         ("model.npz", np.lib.format.magic(1, 0), "model.npz is damaged"),
+        ("model.npz", NPZ[:4000] + bytes(99) + NPZ[4099:], "model.npz is damaged"),
         ("decoder.yml", b"models: [model.npz]", "does not name models and vocabs"),
-        (
-            "decoder.yml",
-            b'models: [model.npz]\nvocabs: ["\\0", "\\0"]',
-            "a null character",
+        ("decoder.yml", b'models: [model.npz]\nvocabs: ["\\0", "a"]', "null character"),
+        *(
+            ("decoder.yml", f"a: !!{text}".encode(), "decoder.yml is no YAML of keys")
+            for text in ("int ''", "bool foo", "timestamp foo")
         ),
         ("vocab.yml", b"a: 0\nb: 2\n", "does not name its ids"),
         ("vocab.yml", b"a: 0\nb: 1\n", "has no piece '"),
+        ("vocab.spm", b"", "vocab.spm is damaged or not a SentencePiece model"),
+        ("vocab.spm", SPM[:-1], "vocab.spm is damaged or not a SentencePiece model"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, file, content, said):
-    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
+    name = "ssru" if file == "vocab.spm" else "attention"
+    folder = shutil.copytree(MODELS / name, tmp_path / "model")
     (folder / file).write_bytes(content)
     with pytest.raises(InputError, match=said):
         read_checkpoint(folder)
@@ -204,15 +250,6 @@ def test_arrays_that_are_wrong_are_refused(tmp_path, name, value, said):
     arrays = dict(np.load(folder / "model.npz"))
     np.savez(folder / "model.npz", **{**arrays, name: value})
     with pytest.raises(InputError, match=said):
-        read_checkpoint(folder)
-
-
-def test_a_damaged_array_is_refused(tmp_path):
-    folder = shutil.copytree(MODELS / "attention", tmp_path / "model")
-    content = bytearray((folder / "model.npz").read_bytes())
-    content[len(content) // 2] ^= 255
-    (folder / "model.npz").write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.npz is damaged"):
         read_checkpoint(folder)
 
 
