@@ -30,7 +30,5 @@ def get_config() -> ConfigDict:
         encoder_layers=6, decoder_layers=2, decoder_self_attention="ssru"
     )
     # What Marian computes, so that the student can be exported to it.
-    config.model.update(
-        first_input="zeros", positions="tensor2tensor", biases="all"
-    )
+    config.model.update(first_input="zeros", positions="tensor2tensor", biases="all")
     return config

@@ -118,7 +118,7 @@ def export_marian(
 
 def _tensors(config: TransformerConfig, params: dict) -> dict[str, np.ndarray]:
     most = huggingface.LAYER_NORM_EPSILON
-    require_fields("Marian's layout", config, {
+    require_fields("Hugging Face's Marian layout", config, {
         **plain_fields(config),
         "positions": ("sinusoidal",),
         "first_input": ("bos",),

@@ -60,13 +60,16 @@ def plain_fields(config: Section) -> dict[str, tuple]:
 
 def require_fields(program: str, config: Section, allowed: dict[str, tuple]) -> None:
     """Raise InputError unless each named field of `config` has an allowed value."""
-    for field, values in allowed.items():
-        value = getattr(config, field)
-        if value not in values:
-            raise InputError(
-                f"{program} cannot hold a model with model.{field}={value}, only with "
-                f"{' or '.join(map(str, values))}; export to another format"
-            )
+    wrong = [
+        f"model.{field}={value}, only with {' or '.join(map(str, values))}"
+        for field, values in allowed.items()
+        if (value := getattr(config, field)) not in values
+    ]
+    if wrong:
+        raise InputError(
+            f"{program} cannot hold a model with {'; '.join(wrong)}; export to another "
+            "format, or train with these values"
+        )
 
 
 def write_tokenizer(folder: Path, tokenizer: AnyTokenizer) -> dict[str, str]:

@@ -137,7 +137,10 @@ def test_ids_and_text_of_two_vocabularies_are_equal(
         ({"decoder_self_attention": "ssru"}, r"attention=ssru, only with attention"),
         ({"norm_first": True}, r"model\.norm_first=True, only with False"),
         ({"d_v": 4}, r"model\.d_v=4, only with 8"),
-        ({"d_model": 18, "num_heads": 4}, r"model\.d_k=8, only with 9/2"),
+        (
+            {"d_model": 18, "num_heads": 4},
+            "d_k=8, only with 9/2; .*d_v=8, only with 9/2",
+        ),
         ({"encoder_projected_keys": 9}, r"encoder_projected_keys=9, only with None"),
         ({"attention_window": 9}, r"model\.attention_window=9, only with None"),
         ({"layer_norm_epsilon": 1.1e-5}, r"epsilon=1\.1e-05, only with 1e-05"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.models import one_device
+from jaxformer.configs.student import get_config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
 from jaxformer.exports.marian_npz import SETTINGS, export_npz
@@ -140,11 +141,13 @@ def test_a_model_of_a_tokeniser_trained_here_comes_back(kind, make_model, tmp_pa
         "two": pair_of(first.content, second.content),
         "vocab.yml and .spm": Tokenizer(pack_tokenizer(first.content, SPM, *pieces)),
     }[kind]
+    student, sizes = get_config().model, ("layers", "d_", "heads", "dropout", "dtype")
     model, params = make_model(
+        **{key: student[key] for key in student if not any(s in key for s in sizes)}
+        | {"tied_embeddings": "all" if kind == "shared" else "target"},
         vocab_size=tokenizer.vocab_size, source_vocab_size=tokenizer.source_vocab_size,
-        tied_embeddings="all" if kind == "shared" else "target",
-        first_input="zeros", biases="all", positions="tensor2tensor",
     )  # fmt: skip
+    assert model.config.decoder_self_attention == "ssru"
     export_npz(tmp_path, run_config(model), params, tokenizer, SEARCH)
     again = Imported(tmp_path)
     assert again.tokenizer.encode(TEXT) == tokenizer.encode(TEXT)
