@@ -54,6 +54,11 @@ _LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 
 def read_m2m100(folder: Path) -> Checkpoint:
     """Read a checkpoint; raises what `jaxformer.exports.reading` makes messages of."""
+    if not (folder / MODEL).is_file():
+        raise InputError(
+            f"{folder} lacks {MODEL}, which Transformers 5 does not save for NLLB; "
+            "copy it from the published checkpoint"
+        )
     settings = huggingface.read_json(folder / "config.json")
     model = huggingface.fields_of(settings, _FIXED, FIELDS)
     size = huggingface.integer(settings, "vocab_size")

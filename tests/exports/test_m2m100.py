@@ -253,6 +253,13 @@ def test_what_is_wrong_is_refused_in_one_line(published, tmp_path, file, change,
     assert_refused(published, tmp_path, file, change, said)
 
 
+def test_a_missing_tokeniser_is_named(published, tmp_path):
+    shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    with pytest.raises(InputError, match="lacks sentencepiece.bpe.model, .*; copy it"):
+        read_checkpoint(tmp_path)
+
+
 def assert_refused(published, folder, file, change, said):
     shutil.copytree(published.folder, folder, dirs_exist_ok=True)
     spoil(folder, file, change)
