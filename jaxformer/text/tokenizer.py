@@ -65,7 +65,7 @@ class SentencePieceModel:
     def language_code(self, text: str) -> str:
         """Return the tag, a piece such as ">>fra<<", that begins a text, or ""."""
         code = _LANGUAGE.match(text)[0]
-        return code if code in self._codes else ""
+        return code if code in self.codes else ""
 
     def is_unknown(self, ids: Sequence[int]) -> bool:
         """Return whether ids have UNK, and of other pieces only a tag and spaces."""
@@ -74,23 +74,23 @@ class SentencePieceModel:
     @cached_property
     def _textless(self) -> set[int]:
         spaces = (i for i, piece in enumerate(self.pieces) if piece == "\u2581")
-        return {UNK, EOS, *spaces, *self._codes.values()}
+        return {UNK, EOS, *spaces, *self.codes.values()}
 
     @cached_property
-    def _codes(self) -> dict[str, int]:
+    def codes(self) -> dict[str, int]:
         pieces = enumerate(self.pieces)
         return {piece: i for i, piece in pieces if re.fullmatch(TAG, piece)}
 
     def encode(self, sentences: Sequence[str], *, tagged: bool) -> list[list[int]]:
         """Return the ids of each sentence, EOS last; `tagged` ones may have a tag."""
         texts = [normalise(sentence) for sentence in sentences]
-        if not (tagged and self._codes):
+        if not (tagged and self.codes):
             return self._encode(texts)
         codes = list(map(self.language_code, texts))
         plain = map(normalise, map(str.removeprefix, texts, codes))
         found = self._encode(list(plain))
         return [
-            [self._codes[code], *ids] if code else ids
+            [self.codes[code], *ids] if code else ids
             for code, ids in zip(codes, found, strict=True)
         ]
 
@@ -210,7 +210,10 @@ class Tokenizer:
         if tag == self.target_tag:
             return self
         if tag and self._target.language_code(tag) != tag:
-            raise InputError(f"the vocabulary has no tag {tag!r} for targets")
+            known = ", ".join(self._target.codes) or "none"
+            raise InputError(
+                f"the vocabulary has no tag {tag!r} for targets; it has {known}"
+            )
         other = copy.copy(self)
         other.target_tag = tag
         other.target_start = [self._target.pieces.index(tag)] if tag else []

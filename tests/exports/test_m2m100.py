@@ -256,7 +256,7 @@ def test_what_is_wrong_is_refused_in_one_line(published, tmp_path, file, change,
 def test_a_missing_tokeniser_is_named(published, tmp_path):
     shutil.copytree(published.folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "sentencepiece.bpe.model").unlink()
-    with pytest.raises(InputError, match="lacks sentencepiece.bpe.model, .*; copy it"):
+    with pytest.raises(InputError, match=r"lacks sentencepiece\.bpe\.model, .*; copy"):
         read_checkpoint(tmp_path)
 
 
