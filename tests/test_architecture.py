@@ -202,7 +202,7 @@ BUDGETS = {
     "their lines": 900,
     "rooms": 23,
     "arrows between rooms": 119,
-    "lines of the package": 31_620,
+    "lines of the package": 31_640,
     "lines of tests": 30_970,
     "lines of benchmarks": 4_350,
     "lines of docs": 3_220,

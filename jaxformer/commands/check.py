@@ -96,7 +96,8 @@ def check(
         figures = estimates.report_plan(checked, plan, prepared)
         corpus = inspector.receive()
     add_pieces(corpus, text, prepared)
-    if run.has_checkpoints():  # its vocabulary stays
+    begun_with = checked.config.training.init_from or checked.record.imported
+    if begun_with or run.has_checkpoints():  # its vocabulary stays
         text = replace(text, tokenizer=str(run.tokenizer_file))
     warnings = report_text(corpus, text, output)
     corpus = findings.without_text(corpus)
@@ -112,7 +113,7 @@ def check(
     flops, steps = figures["flops_per_update"], checked.config.training.steps
     seconds = estimates.seconds_per_update(flops, checked.model)
     kinds = {each.corpus for each in text.training_texts.values()}
-    is_new = kinds != {"builtin:grammar"} and not checked.record.imported
+    is_new = kinds != {"builtin:grammar"} and not begun_with
     figures |= {
         "corpus": corpus,
         "warnings": warnings,

@@ -68,7 +68,9 @@ def run(
             write(folder, this.config, params, this.tokenizer, search)
             if format == "huggingface":
                 scores = scores_of(this, params, search)
-                facts = Facts(pairs_of(this), scores, license, this.record.imported)
+                step = this.workdir.open_checkpoints(this.record).latest_step()
+                origin = this.record.imported, bool(step)
+                facts = Facts(pairs_of(this), scores, license, *origin)
                 write_card(folder, this.config, params, search, facts, kind=kind)
             return sum(file.stat().st_size for file in folder.iterdir())
 

@@ -45,7 +45,8 @@ def run(
     found = options.resolve(this.config, n_best=n_best)
     translator = open_translator(this, models, found)
     if reference is not None:
-        _, (sources, targets) = read_text(this, source, reference, "test", options)
+        source_tag = TranslateRequest({"tag": options.tag})  # no scores, so any target
+        _, (sources, targets) = read_text(this, source, reference, "test", source_tag)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

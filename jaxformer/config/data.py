@@ -169,11 +169,6 @@ class DataConfig(Section, name="data"):
                 raise InputError(f"data.{key} is {tag!r}; use a form such as >>de<<")
             require_plain(key, [tag])
         self.parts  # noqa: B018 - raises for an invalid corpus
-        if self.target_tags and "" in self._values("target_tag"):
-            raise InputError(
-                f"of data.corpora some have the target_tag {self.target_tags[0]} and "
-                "others none; give one to each, or to none"
-            )
         if self.corpus.startswith("builtin:"):
             for split in filter(self.has_text, ("train", "dev", "test")):
                 self.pairs_of(split)

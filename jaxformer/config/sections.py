@@ -249,7 +249,7 @@ class Config:
         longest = self.model.longest
         if longest is not None and length > longest:
             raise InputError(
-                f"the model's max_positions={longest} do not hold a row of {length} "
+                f"max_positions={longest} of the model does not hold a row of {length} "
                 "tokens; raise it, or lower batches.row_length or data.max_length"
             )
 

@@ -97,6 +97,12 @@ def prepare(
         log.info("corpus: using %s as it was prepared", corpus)
         return prepared
     start = time.monotonic()
+    untagged = [name for name, part in config.parts.items() if not part.data.target_tag]
+    if untagged and config.target_tags:
+        raise InputError(
+            f"of data.corpora some have the target_tag {config.target_tags[0]} and "
+            f"{', '.join(untagged)} none; give one to each, or to none"
+        )
     for part in config.parts.values():
         for key in ("source_language", "target_language"):
             name = getattr(part.data, key)

@@ -101,7 +101,7 @@ class PairScorer:
         if not fits.all():
             logger.warning(
                 "NLL and perplexity leave out %s of %s pairs, which have more pieces "
-                "than the model's max_positions=%d",
+                "than max_positions=%d of the model",
                 f"{np.sum(~fits):,}", f"{len(fits):,}", model.longest,
             )  # fmt: skip
         has_words = (sources > 1) | (targets - is_tagged > 1)

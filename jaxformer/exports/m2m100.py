@@ -81,7 +81,9 @@ def _pieces(folder: Path, size: int) -> list[str]:
         made = huggingface.read_json(folder / "tokenizer.json")
         settings = _read_any(folder / "tokenizer_config.json")
         if settings.get("legacy_behaviour"):  # a source ends with its language
-            raise huggingface.fault(settings, "legacy_behaviour", "not False")
+            raise huggingface.fault(
+                settings, "legacy_behaviour", "not False, in tokenizer_config.json"
+            )
         try:
             ids = dict(made["model"]["vocab"])
             added = {str(each["content"]): each["id"] for each in made["added_tokens"]}

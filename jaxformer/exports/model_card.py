@@ -28,7 +28,8 @@ class Facts(NamedTuple):
     pairs: dict[str, int]  # that trained, by corpus; none if not recorded
     scores: Sequence[TextScores]  # of the exported parameters
     license: str | None
-    imported: str = ""  # name of the checkpoint that training began with
+    imported: str = ""  # name of the checkpoint that it began with
+    is_trained: bool = True  # here
 
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
@@ -100,7 +101,7 @@ def write_card(
     remedy = "Ask the author before you use the model."
     if facts.imported:
         name, own = in_markdown(facts.imported), "not trained further"
-        origin = f"imported from {name} and {origin if facts.pairs else own}"
+        origin = f"imported from {name} and {origin if facts.is_trained else own}"
         remedy = f"That of {facts.imported} applies."
     with packages_of("export"):  # jinja2
         card = ModelCard.from_template(
@@ -108,7 +109,7 @@ def write_card(
             template_str=template("huggingface.md"),
             directions=in_markdown(", ".join(directions)),
             origin=origin,
-            is_trained=bool(facts.pairs) or not facts.imported,
+            is_trained=facts.is_trained,
             parameters=parameter_count(params),
             model=config.model,
             training=config.training,

@@ -80,8 +80,8 @@ def require_positions(longest: int | None, what: str, length: int) -> None:
     """Raise InputError for a side of more pieces than the positions of a model."""
     if longest is not None and length > longest:
         raise InputError(
-            f"{what} has {length:,} pieces on a side, end included, more than the "
-            f"model's max_positions={longest}; shorten it"
+            f"{what} has {length:,} pieces on a side, end included, more than "
+            f"max_positions={longest} of the model; shorten it"
         )
 
 

@@ -36,7 +36,8 @@ def of_split(run: Run, split: str) -> Run:
 def of_tags(run: Run, options: TranslateRequest) -> Run:
     """Return the run restricted to the first corpus with the tags of `options`.
 
-    It stays whole without tags, and if other corpora with them differ in the other tag.
+    Without a corpus of both, `tag` alone counts. It stays whole without tags, and if
+    corpora with the one tag differ in the other.
     """
     if not (options.tag or options.target_tag):
         return run
@@ -44,12 +45,12 @@ def of_tags(run: Run, options: TranslateRequest) -> Run:
     among = [*parts]
     if options.tag:
         among = [name for name in parts if parts[name].data.tag == options.tag]
-    among = _to(run, among, options.target_tag) or among
+    among = _with_target(run, among, options.target_tag) or among
     kinds = {(parts[name].data.tag, parts[name].data.target_tag) for name in among}
     return of_corpus(run, among[0]) if len(kinds) == 1 else run
 
 
-def _to(run: Run, names: Sequence[str], target_tag: str) -> list[str]:
+def _with_target(run: Run, names: Sequence[str], target_tag: str) -> list[str]:
     """Those of the corpora `names` that have the target tag; all if it is ""."""
     parts = run.config.data.parts
     return [name for name in names if target_tag in ("", parts[name].data.target_tag)]
@@ -144,13 +145,18 @@ def read_text(
         )
     among = used & {""} or used  # a corpus's tag would go before lines without one
     names = [name for name in tags if tags[name] in among] or [*tags][:1]
-    chosen = _to(run, names, options.target_tag)
+    chosen = _with_target(run, names, options.target_tag)
     if not chosen:
-        require_own_tags(parts[names[0]].data, options, str(source))
+        known = ", ".join(dict.fromkeys(parts[n].data.target_tag for n in names))
+        raise InputError(
+            f"the run's corpora translate to {known or 'targets without a tag'}, so a "
+            f"text of --target_tag={options.target_tag} has no scores; import the "
+            "model with a corpus of that language"
+        )
     if len({parts[name].data.target_tag for name in chosen}) > 1:
         how = f"choose a corpus by --split=NAME/{kind}"
         require_one_target(run, f"{source} does not say to which; {how}")
-    return of_corpus(run, (chosen or names)[0]), text
+    return of_corpus(run, chosen[0]), text
 
 
 def require_text_output(output: Path | None, read: Sequence[Path | None]) -> None:

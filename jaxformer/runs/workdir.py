@@ -173,7 +173,7 @@ class Workdir:
         written if all is recorded already.
         """
         before = self.recorded()
-        if before:
+        if before and self.has_checkpoints():
             imported = before.imported
         elif begun_with := config.training.init_from:
             imported = Workdir(Path(begun_with)).read_record().imported

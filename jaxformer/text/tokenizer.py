@@ -26,7 +26,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from jaxformer.config.data import TAG
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.text.lines import normalise
 from jaxformer.tokens import BOS, EOS, PAD, UNK
 
@@ -210,10 +210,9 @@ class Tokenizer:
         if tag == self.target_tag:
             return self
         if tag and self._target.language_code(tag) != tag:
-            known = ", ".join(self._target.codes) or "none"
-            raise InputError(
-                f"the vocabulary has no tag {tag!r} for targets; it has {known}"
-            )
+            known = [*self._target.codes]
+            hint = did_you_mean(tag, known, f"it has {', '.join(known[:9]) or 'none'}")
+            raise InputError(f"the vocabulary has no tag {tag!r} for targets{hint}")
         other = copy.copy(self)
         other.target_tag = tag
         other.target_start = [self._target.pieces.index(tag)] if tag else []

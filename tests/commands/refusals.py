@@ -26,7 +26,7 @@ CORPORA = {
     '{"name":"a","weight":[[5,1]]}': "no weight at update 0; add [0, 1.0]",
     '{"name":"a","weight":[[0,1],[3]]}': "use a number from 0 to 1000, or",
     '{"name":"a","train":3}': "data.train is 3; it must be text",
-    '{"name":"a","target_tag":">>de<<"},{"name":"b"}': "the target_tag >>de<< and oth",
+    '{"name":"a","target_tag":">>de<<"},{"name":"b"}': ">>de<< and b none; give one",
     "3": "data.corpora is [3]; it must be a list of dicts",
 }
 # Of section `model`: values beside those of a config.
@@ -136,7 +136,7 @@ MISTAKES = {
         ("--workdir=short --config=toy", "short: Not a directory; use another path"),
         (f"{NEW} --config.batches.row_length=800", "=3072 does not hold 8 row"),
         (f"{NEW} --config.model.positions=learned --config.model.max_positions=20",
-         "the model's max_positions=20 do not hold a row of 32 tokens"),
+         "max_positions=20 of the model does not hold a row of 32 tokens"),
         (f"{NEW} --config.data.shared_vocabulary=False", "set model.tied_embeddings="),
         ("--workdir=given --config=demo --config.data.shared_vocabulary=False "
          "--config.model.tied_embeddings=none", "the tokeniser has one vocabulary of"),

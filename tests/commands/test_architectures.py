@@ -155,7 +155,7 @@ def test_pairs_longer_than_its_positions_are_refused(workdir, command, tmp_path)
         complaint = command(mode, *flags, *others, workdir=workdir).complaint
         assert "pair 2" in complaint
         assert "65 pieces on a side" in complaint
-        assert "model's max_positions=64; shorten it" in complaint
+        assert "max_positions=64 of the model; shorten it" in complaint
 
 
 @pytest.mark.parametrize("case", ["recurrent"], indirect=True, scope="module")

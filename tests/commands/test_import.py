@@ -280,7 +280,7 @@ def test_a_mixed_model_uses_the_target_tag_of_each_corpus(
     )  # fmt: skip
     assert told.result["direction"] == "en-en"
     for wrong, said in (
-        ([{**each, "target_tag": ">>xx<<"} for each in corpora], "no piece '>>xx<<'"),
+        ([{**corpora[0], "target_tag": ">>xx<<"}, corpora[1]], "no piece '>>xx<<'"),
         (["a"], "data.corpora"),
     ):
         flags = config_flags("data", corpora=json.dumps(wrong))

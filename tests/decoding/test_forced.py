@@ -96,7 +96,7 @@ def test_a_pair_longer_than_the_positions_is_refused(is_limited):
     forcing = TeacherForcing(LEARNED, Numbers(), batch_tokens=64)
     if is_limited:
         assert forcing.limit(128)[-1] == 20
-    said = "has 21 pieces on a side, .* model's max_positions=20; shorten it"
+    said = "has 21 pieces on a side, .* max_positions=20 of the model; shorten it"
     with pytest.raises(InputError, match=f"pair 2 {said}"):
         forcing.score(None, [FULL, "4"], ["6", f"{FULL} 5"])
     with pytest.raises(InputError, match=f"pair 1 {said}"):

@@ -40,7 +40,7 @@ def test_an_imported_model_names_its_checkpoint(tmp_path, pairs):
     """It has no training of its own but what was recorded, and that one's licence."""
     pytest.importorskip("huggingface_hub", reason="extra `export`")
     config = parse_config(read_config_file("demo"))
-    facts = Facts(pairs, [], license=None, imported="nllb*")
+    facts = Facts(pairs, [], None, imported="nllb*", is_trained=bool(pairs))
     write_card(tmp_path, config, {}, OPTIONS, facts, kind="m2m_100")
     text = (tmp_path / "README.md").read_text()
     further = "trained with jaxformer" if pairs else "not trained further.\n"

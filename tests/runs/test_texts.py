@@ -85,7 +85,7 @@ def test_tags_choose_a_corpus_if_they_fit_one_direction(tag, target_tag, name):
     [
         ("en-de/test", {"tag": ">>de<<"}, "--tag=>>de<< .* whose sources have >>5<<"),
         ("en-de/test", {"target_tag": ">>fr<<"}, "=>>fr<< .* targets have >>de<<"),
-        ("test", {"target_tag": ">>es<<"}, "source, whose targets have >>de<<"),
+        ("test", {"target_tag": ">>es<<"}, "to >>de<<, >>fr<<, so .*=>>es<< has no sc"),
         ("test", {}, "translates to >>de<<, >>en<<, >>fr<<, and .*source does not say"),
     ],
 )
