@@ -26,9 +26,9 @@ def get_config() -> ConfigDict:
         dev="../multi30k/val",
         test="../multi30k/test_2016_flickr",
     )
+    # The last three are what Marian computes, so that it can use an export.
     config.model.update(
-        encoder_layers=6, decoder_layers=2, decoder_self_attention="ssru"
-    )
-    # What Marian computes, so that the student can be exported to it.
-    config.model.update(first_input="zeros", positions="tensor2tensor", biases="all")
+        encoder_layers=6, decoder_layers=2, decoder_self_attention="ssru",
+        first_input="zeros", positions="tensor2tensor", biases="all",
+    )  # fmt: skip
     return config

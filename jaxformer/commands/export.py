@@ -67,10 +67,14 @@ def run(
         with new_folder(path) as folder:
             write(folder, this.config, params, this.tokenizer, search)
             if format == "huggingface":
-                scores = scores_of(this, params, search)
                 step = this.workdir.open_checkpoints(this.record).latest_step()
-                origin = this.record.imported, bool(step)
-                facts = Facts(pairs_of(this), scores, license, *origin)
+                facts = Facts(
+                    pairs_of(this),
+                    scores_of(this, params, search),
+                    license,
+                    imported=this.record.imported,
+                    is_trained=bool(step),
+                )
                 write_card(folder, this.config, params, search, facts, kind=kind)
             return sum(file.stat().st_size for file in folder.iterdir())
 

@@ -61,8 +61,7 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
         made = Workdir(folder)
         made.tokenizer_file.write_bytes(tokenizer)
         kept = Tokenizer.load(made.tokenizer_file)
-        name = input.resolve().name
-        record = made.write_record(imported, kept, imported=name)
+        record = made.write_record(imported, kept, imported=input.resolve().name)
         with made.open_checkpoints(record, keep=1) as checkpoints:
             checkpoints.save(0, state)
     size, vocab_size = parameter_count(params), len(checkpoint.vocabularies[-1])

@@ -271,17 +271,17 @@ class Config:
     def changes(self, before: "Config") -> Iterator[tuple[str, Any, Any]]:
         """Yield name, old and new value of each key that is not free and differs."""
         for part, section in vars(self).items():
-            fixed = dict(named_values(part, getattr(before, part).fixed()))
-            for name, new in named_values(part, section.fixed()):
+            fixed = dict(_named_values(part, getattr(before, part).fixed()))
+            for name, new in _named_values(part, section.fixed()):
                 if (old := fixed.get(name)) != new:
                     yield name, old, new
 
 
-def named_values(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named_values(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield PREFIX.KEY and the value of each key, also of those of a dict."""
     for key, value in values.items():
         name = f"{prefix}.{key}"
         if isinstance(value, dict):
-            yield from named_values(name, value)
+            yield from _named_values(name, value)
         else:
             yield name, value

@@ -62,10 +62,11 @@ def require_own_tags(data: DataConfig, options: TranslateRequest, what: str) -> 
     for name, side in sides.items():
         given, own = getattr(options, name), getattr(data, name)
         if given and own not in ("", given):
-            hint = " or choose its corpus by --split=NAME/SPLIT" * bool(data.of_corpus)
+            hint = "leave it out"
+            if data.of_corpus:
+                hint += " or choose its corpus by --split=NAME/SPLIT"
             raise InputError(
-                f"--{name}={given} does not fit {what}, whose {side} have {own}; leave "
-                f"it out{hint}"
+                f"--{name}={given} does not fit {what}, whose {side} have {own}; {hint}"
             )
 
 
@@ -150,8 +151,8 @@ def read_text(
         known = ", ".join(dict.fromkeys(parts[n].data.target_tag for n in names))
         raise InputError(
             f"the run's corpora translate to {known or 'targets without a tag'}, so a "
-            f"text of --target_tag={options.target_tag} has no scores; import the "
-            "model with a corpus of that language"
+            f"text of --target_tag={options.target_tag} has no scores; use a run with "
+            "a corpus of that language"
         )
     if len({parts[name].data.target_tag for name in chosen}) > 1:
         how = f"choose a corpus by --split=NAME/{kind}"

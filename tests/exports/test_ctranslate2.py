@@ -110,17 +110,20 @@ def test_quantized_models_are_near(make_model, export, batch, quantization, tole
 def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
     model, params = make_model()
     damaged = {**params, "gate": {"kernel": np.array([1, np.inf])}}
-    ssru, unscaled = {"decoder_self_attention": "ssru"}, "learned_unscaled"
-    for number, (exported, said) in enumerate([
-        (make_model(attention_window=9), r"window=9, only with None; export"),
-        (make_model(positions="rotary"), r"positions=rotary, only with"),
-        (make_model(positions=unscaled), r"positions=learned_unscaled, only with"),
-        (make_model(**ssru), r"decoder_self_attention=ssru, only with attention; exp"),
-        ((model, params), r"cannot write int4 weights here .* float16"),
-        ((model, damaged), r"parameter gate/kernel is not finite"),
-    ]):  # fmt: skip
+    ssru, unscaled = (
+        {"decoder_self_attention": "ssru"},
+        {"positions": "learned_unscaled"},
+    )
+    for kind, exported, said in [
+        ("float32", make_model(attention_window=9), r"window=9, only with None; exp"),
+        ("float16", make_model(positions="rotary"), r"positions=rotary, only with"),
+        ("bfloat16", make_model(**unscaled), r"positions=learned_unscaled, only with"),
+        ("int8", make_model(**ssru), r"attention=ssru, only with attention; export"),
+        ("int4", (model, params), r"cannot write int4 weights here .* float16"),
+        ("int16", (model, damaged), r"parameter gate/kernel is not finite"),
+    ]:  # fmt: skip
         with pytest.raises(InputError, match=said):
-            export(*exported, quantization=f"int{number}")
+            export(*exported, quantization=kind)
     assert not any(list(folder.iterdir()) for folder in tmp_path.iterdir())
 
 
