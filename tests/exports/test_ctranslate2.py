@@ -110,10 +110,8 @@ def test_quantized_models_are_near(make_model, export, batch, quantization, tole
 def test_what_cannot_be_expressed_is_refused(make_model, export, tmp_path):
     model, params = make_model()
     damaged = {**params, "gate": {"kernel": np.array([1, np.inf])}}
-    ssru, unscaled = (
-        {"decoder_self_attention": "ssru"},
-        {"positions": "learned_unscaled"},
-    )
+    ssru = {"decoder_self_attention": "ssru"}
+    unscaled = {"positions": "learned_unscaled"}
     for kind, exported, said in [
         ("float32", make_model(attention_window=9), r"window=9, only with None; exp"),
         ("float16", make_model(positions="rotary"), r"positions=rotary, only with"),
