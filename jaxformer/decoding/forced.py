@@ -49,16 +49,17 @@ class Attention(NamedTuple):
     def alignment(self) -> list[tuple[int, int]]:
         """Link each target piece to the source piece with the largest weight.
 
-        Returns pairs of indices (source, target). The weights are the mean over heads
-        of the last layer but one, whose cross-attention aligns best (Garg et al. 2019).
-        The ends of both sentences and their tags have no link.
+        Returns pairs of indices (source, target). The weights are the mean over all
+        layers and heads: which layer aligns best depends on the model, and the mean is
+        near it (docs/translate.md). The ends of both sentences and their tags have no
+        link.
         """
-        layer = self.cross[max(len(self.cross) - 2, 0)].mean(axis=0)  # [T, S]
+        weights = self.cross.mean(axis=(0, 1))  # [T, S]
         s, t = (
             int(bool(re.fullmatch(TAG, side[0]))) for side in (self.source, self.target)
         )
-        layer = layer[t:-1, s:-1]
-        best = layer.argmax(axis=1) if layer.shape[1] else []
+        weights = weights[t:-1, s:-1]
+        best = weights.argmax(axis=1) if weights.shape[1] else []
         return [(s + int(own), t + index) for index, own in enumerate(best)]
 
 

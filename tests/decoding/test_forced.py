@@ -129,15 +129,17 @@ def test_parameters_that_are_not_numbers_are_refused():
 
 SURE = [[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [0.0, 0.0, 1.0]]
 LOST = [[0.0, 1.0, 0.0]] * 3
-# The means of these heads are 0.3, 0.65 and 0.75, 0.2.
+# The means of these heads are 0.3, 0.65 and 0.75, 0.2; with a layer of SURE they are
+# 0.6, 0.38 and 0.38, 0.5.
 HEADS = [[[0.6, 0.4, 0.0]] * 3, [[0.0, 0.9, 0.1], [0.9, 0.0, 0.1], [0.0, 0.0, 1.0]]]
 
 
 @pytest.mark.parametrize(
     ("cross", "alignment"),
     [
-        ([[LOST, LOST], HEADS, [SURE, SURE]], "1-0 0-1"),  # of the last layer but one
-        ([[SURE, SURE]], "0-0 1-1"),  # of the only layer
+        ([HEADS], "1-0 0-1"),  # of all heads
+        ([HEADS, [SURE, SURE]], "0-0 1-1"),  # of all layers
+        ([[SURE, SURE], HEADS, [LOST, LOST]], "1-0 1-1"),
         ([[[[0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]]], "1-0"),  # the end has no link
         ([[[[0.5, 0.5]]]], ""),
         ([[[[1.0], [1.0]]]], ""),
