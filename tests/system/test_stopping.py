@@ -133,7 +133,7 @@ from jaxformer.system.stopping import stop_requests
 jax.config.update("jax_enable_compilation_cache", False)
 
 def long(x):
-    for _ in range(500):
+    for _ in range(1000):
         x = jnp.sin(x) @ x
     return x
 
