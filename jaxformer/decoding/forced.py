@@ -50,9 +50,8 @@ class Attention(NamedTuple):
         """Link each target piece to the source piece with the largest weight.
 
         Returns pairs of indices (source, target). The weights are the mean over all
-        layers and heads: which layer aligns best depends on the model, and the mean is
-        near it (docs/translate.md). The ends of both sentences and their tags have no
-        link.
+        layers and heads, which is near the best layer of every model that was measured
+        (docs/translate.md). The ends of both sentences and their tags have no link.
         """
         weights = self.cross.mean(axis=(0, 1))  # [T, S]
         s, t = (
