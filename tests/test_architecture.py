@@ -205,7 +205,7 @@ BUDGETS = {
     "lines of the package": 31_640,
     "lines of tests": 30_970,
     "lines of benchmarks": 4_350,
-    "lines of docs": 3_225,
+    "lines of docs": 3_230,
     "files that know of object stores": 4,
     "files that know of ranks": 10,
     "annotations with Any": 6,
