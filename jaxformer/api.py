@@ -234,7 +234,7 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """Scores of a text; an ensemble has neither `nll` nor `ppl`."""
+    """Scores of a text; an ensemble and `hypotheses` have neither `nll` nor `ppl`."""
 
     bleu: float  # 0 to 100, as `bleu_lc_tok` and `chrf`
     signature: str  # how sacreBLEU computed it
@@ -247,6 +247,9 @@ class EvaluateResult:
     every_bleu: list[dict[str, Any]]  # "scorer", "bleu" and "signature" of each scorer
     comet: float | None = None
     comet_signature: str = ""
+    # Of `hypotheses`: "scorer", "score" and "signature", and the files after the first.
+    other_scores: Sequence[dict[str, Any]] = ()
+    compared: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -310,11 +313,14 @@ def check(
 
 
 def evaluate(
-    workdir: str | Path,
+    workdir: str | Path | None = None,
     *,
     split: str = "test",
     source: str | Path | None = None,
-    reference: str | Path | None = None,
+    reference: str | Path | Sequence[str | Path] | None = None,
+    hypotheses: str | Path | Sequence[str | Path] = (),
+    source_language: str | None = None,
+    target_language: str | None = None,
     output: str | Path | None = None,
     checkpoint: int | str | None = None,
     ensemble: Sequence[str | Path] = (),
@@ -327,8 +333,9 @@ def evaluate(
 ) -> EvaluateResult:
     """Translate and score a split, or two files, as `jaxformer evaluate` does.
 
-    `output` gets a translation a line, and `comet` adds its score. The others are as
-    for `Translator`.
+    `output` gets a translation a line, and `comet` adds its score. `hypotheses` are
+    files of translations to score without a run, which need `reference`, one or several
+    files, and `target_language`. The others are as for `Translator`.
     """
     return _run("evaluate", EvaluateResult, locals())
 

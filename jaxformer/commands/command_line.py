@@ -117,7 +117,8 @@ def parse(argv: Sequence[str]) -> Arguments:
                 "out --config"
             )
         config = published_config
-    if given["workdir"] is None and command.needs_workdir:
+    needs_run = command.needs_workdir and not given.get("hypotheses")
+    if needs_run and given["workdir"] is None:
         example = USAGE if mode == "train" else f"jaxformer {mode} runs/demo"
         raise InputError(f"the run is missing; for example: {example}; see --help")
     values = None if config is None else read_config_file(config)
@@ -141,8 +142,11 @@ def refuse_early(arguments: Arguments) -> None:
     Runs and texts on object stores are left to the command.
     """
     mode, flags = arguments.mode, arguments.flags
-    for name in ("source", "reference", "prefix", "phrases"):
-        require_readable(flags.get(name))
+    texts = [flags.get(name) for name in ("source", "reference", "prefix", "phrases")]
+    if hypotheses := flags.get("hypotheses"):
+        texts = [*hypotheses, flags["source"], *paths(str(flags["reference"] or ""))]
+    for path in texts:
+        require_readable(path)
     if mode not in ("export", "translate_corpus"):  # whose output is a folder
         require_output(flags.get("output"))
     if "listen" in flags:

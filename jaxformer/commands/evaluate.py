@@ -1,26 +1,25 @@
-"""jaxformer evaluate: translate a text with a trained model and score it."""
+"""jaxformer evaluate: score a model's translations of a text, or --hypotheses."""
 
 import logging
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from jaxformer.commands.flags import paths
 from jaxformer.decoding.options import ModelChoice, TranslateOptions, TranslateRequest
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.translator import Translator
-from jaxformer.evaluation.comet_scores import Comet
+from jaxformer.evaluation.comet_scores import Comet, mean_comet
 from jaxformer.evaluation.evaluator import Evaluation, Evaluator, tokenize_pairs
+from jaxformer.evaluation.of_files import evaluate_files
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_comet, open_translator
 from jaxformer.runs.run import Run, open_run
 from jaxformer.runs.texts import files_of_split, read_text, require_text_output
-from jaxformer.system.first import once, write_file
+from jaxformer.system.errors import InputError
+from jaxformer.system.first import write_file
 from jaxformer.text.sources import Text
 
 logger = logging.getLogger(__name__)
-
-REPORTED = ("bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction")
 
 
 def run(
@@ -31,6 +30,9 @@ def run(
     source: Path | None,
     reference: Path | None,
     split: str,
+    hypotheses: Sequence[Path],
+    source_language: str | None,
+    target_language: str | None,
     models: ModelChoice,
     options: TranslateRequest,
 ) -> dict:
@@ -38,6 +40,19 @@ def run(
 
     An ensemble has neither NLL nor perplexity. A COMET checkpoint adds its score.
     """
+    languages = {"source_language": source_language, "target_language": target_language}
+    of_run = {
+        **{"workdir": workdir, "config": config.values or config.overrides},
+        **{"output": output, "split": None if split == "test" else split},
+        **{**vars(models), "comet": None, **options.given},
+    }
+    for name, value in (of_run if hypotheses else languages).items():
+        if value not in (None, ()):
+            hint = "--hypotheses needs no run" if hypotheses else "a run has its own"
+            raise InputError(f"--{name} has no use here: {hint}; leave it out")
+    if hypotheses:
+        files = hypotheses, paths(str(reference or "")), source
+        return evaluate_files(*files, languages, models.comet)
     require_text_output(output, [source, reference])
     whole = open_run(workdir, config, models.dtype)
     this, text = read_text(whole, source, reference, split, options)
@@ -48,24 +63,10 @@ def run(
     done, _ = evaluate(this, text, models, found, metric)
     if output is not None:
         write_file(output, "".join(f"{line}\n" for line in done.translations))
-    return {
-        **{key: done.scores[key] for key in REPORTED},
-        "every_bleu": [each._asdict() for each in done.every_bleu],
-        "sentences": len(text.sources),
-        **(comet_score(this, text, done.translations, metric) if models.comet else {}),
-    }
-
-
-def comet_score(
-    run: Run, text: Text, translations: Sequence[str], metric: Comet
-) -> dict[str, Any]:
-    """Return the mean of COMET's scores, and how it was computed."""
-    tag_of = run.tokenizer.language_code
+    tag_of = this.tokenizer.language_code
     sources = [split_tag(source, tag_of)[1] for source in text.sources]
-    triples = [*zip(sources, translations, text.references, strict=True)]
-    mean = once(lambda: statistics.fmean(metric(triples)))
-    logger.info("COMET %.4f (%s)", mean, metric.signature)
-    return {"comet": mean, "comet_signature": metric.signature}
+    result = {**done.reported(), "sentences": len(text.sources)}
+    return result | mean_comet(metric, sources, done.translations, text.references)
 
 
 def evaluate(

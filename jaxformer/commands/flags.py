@@ -61,7 +61,14 @@ FLAG_LIST = (
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
     Flag("source", Path, "File of source sentences."),
-    Flag("reference", Path, "File of reference translations, one for each source."),
+    Flag("reference", Path, "File of reference translations, one for each source. For "
+         "hypotheses also several, separated by commas, or the columns of FILE.tsv."),
+    Flag("hypotheses", paths, "Files of any system's translations to score without a "
+         "run, separated by commas; the others are compared with the first one.", ()),
+    Flag("source_language", str, "Language of the sources of --hypotheses: half of the "
+         "direction that is printed."),
+    Flag("target_language", str, "Language of --hypotheses, such as fr or zho, which "
+         "chooses the tokenisers."),
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
     Flag("checkpoint", str, "Parameters: a step, latest, best, or average:N of the "
          "last N checkpoints; by default the average that the config asks for."),
@@ -196,8 +203,12 @@ COMMANDS = {
         ),
     ),
     "evaluate": Command(
-        "Translate and score a text; --output keeps the translations.",
-        (*_MODELS, "comet", *_BEST, *_PAIRS, "output"),
+        "Translate and score a text, or score --hypotheses without a run; --output "
+        "keeps the translations.",
+        (
+            *_MODELS, "comet", *_BEST, *_PAIRS, "output", "hypotheses",
+            "source_language", "target_language",
+        ),
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "

@@ -42,6 +42,15 @@ def language_and_script(code: str) -> tuple[str, str]:
     return re.split("[-_]", code)[0].lower(), "Latn"
 
 
+def require_language(code: str, what: str) -> None:
+    """Raise InputError, naming `what` has it, unless `code` is a code of ISO 639."""
+    from langcodes import tag_is_valid
+
+    if not tag_is_valid(code):
+        known = language_code(code) or "such as de or zho_Hans"
+        raise InputError(f"{what}={code} is no language code of ISO 639; write {known}")
+
+
 @functools.cache
 def language_code(name: str) -> str:
     """Return the ISO 639 code of an English name of a language, "" for other words."""

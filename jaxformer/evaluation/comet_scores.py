@@ -6,16 +6,22 @@ environment of its own. Nothing is downloaded.
 
 import contextlib
 import json
+import logging
 import os
+import statistics
 import subprocess
 import sys
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxformer.evaluation import comet_process
 from jaxformer.evaluation.minimum_bayes_risk import Triple
 from jaxformer.system.errors import InputError
+from jaxformer.system.first import once
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = "unbabel-comet>=2.2.4"
 BLOCK = 2**14  # triples that are sent at a time, a few megabytes
@@ -85,6 +91,16 @@ class Comet:
         if "error" in answer:
             raise InputError(f"COMET cannot be used: {answer['error']}")
         return answer
+
+
+def mean_comet(metric: Comet | None, *sides: Sequence[str]) -> dict[str, Any]:
+    """Return the mean score of `sides`, as of a `Triple`, and how it was computed."""
+    if metric is None:
+        return {}
+    triples = [*zip(*sides, strict=True)]
+    mean = once(lambda: statistics.fmean(metric(triples)))
+    logger.info("COMET %.4f (%s)", mean, metric.signature)
+    return {"comet": mean, "comet_signature": metric.signature}
 
 
 def _close(process: subprocess.Popen) -> None:

@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,27 +34,26 @@ logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # programs to compile where rows are not packed
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
+ROW = "  {1:6.2f}  {0:<30}  {2}"  # of a scorer, a score and its signature
+REPORTED = ("bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction")
 
 
 class Evaluation(NamedTuple):
     """Translations of a text, and their scores."""
 
     translations: list[str]
-    # By the names of `averages`, None for an ensemble, and of `Scores`.
+    # By the names of `averages`, None or left out without one model, and of `Scores`.
     scores: dict[str, float | str | None]
     every_bleu: list[Score]  # under every scorer, or none
 
     def __str__(self) -> str:
         """Return a line of scores, and a table of BLEU if `every_bleu` is computed."""
         scores = self.scores
-        table = [
-            f"\n  {each.bleu:6.2f}  {each.scorer:<30}  {each.signature}"
-            for each in self.every_bleu
-        ]
+        table = ["\n" + ROW.format(*each) for each in self.every_bleu]
         if table:
             table.insert(0, "\nthe same translations under every scorer:")
         line = ""
-        if scores["nll"] is not None:
+        if scores.get("nll") is not None:
             line = f"nll {scores['nll']:.4f}, ppl {scores['ppl']:.2f}, "
             line += f"accuracy {100 * scores['accuracy']:.1f} %, "
         line += (
@@ -63,6 +62,11 @@ class Evaluation(NamedTuple):
             f"{scores['bleu_lc_tok']:.2f}, chrF {scores['chrf']:.2f}"
         )
         return line + "".join(table)
+
+    def reported(self) -> dict[str, Any]:
+        """Return the scores that the JSON line of `jaxformer evaluate` has."""
+        bleus = [each._asdict() for each in self.every_bleu]
+        return {key: self.scores.get(key) for key in REPORTED} | {"every_bleu": bleus}
 
 
 def evaluate_batch(

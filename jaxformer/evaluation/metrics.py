@@ -5,16 +5,21 @@ cases. So each score has a signature that says how it was computed, and `every_b
 gives BLEU under each scorer that papers use.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.tokenizers import tokenizer_spm
 
 from jaxformer.config.data import base_language, language_and_script
 from jaxformer.evaluation.minimum_bayes_risk import Metric
 from jaxformer.system.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 class Scores(NamedTuple):
@@ -32,12 +37,11 @@ class Scores(NamedTuple):
 
 def corpus_scores(
     hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
+    *references: Sequence[str],
     source_language: str,
     target_language: str,
 ) -> Scores:
-    """Score detokenised translations against one reference each.
+    """Score detokenised translations against one or several references of each.
 
     sacreBLEU's tokeniser is that of TOKENIZERS for the script of the target language,
     and 13a for all other scripts. Raises InputError if the tokeniser's package is not
@@ -46,7 +50,7 @@ def corpus_scores(
     bleus = [make_bleu(target_language, lowercase=case) for case in (False, True)]
     found = []
     for metric in (*bleus, CHRF()):
-        score = metric.corpus_score(hypotheses, [references]).score
+        score = metric.corpus_score(hypotheses, references).score
         found += [score, str(metric.get_signature())]
     return Scores(*found, f"{source_language}-{target_language}", "cased")
 
@@ -83,35 +87,61 @@ _MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
 
 
 def every_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, target_language: str
+    hypotheses: Sequence[str], *references: Sequence[str], target_language: str
 ) -> list[Score]:
     """BLEU of detokenised translations under each scorer of SCORERS that applies.
 
     For scripts of TOKENIZERS only "sacreBLEU", also lower-cased, applies. Raises
     InputError as `corpus_scores` does.
     """
-    pair = hypotheses, references
-    systems = [("sacreBLEU", {}, pair, "")]
+    sides = hypotheses, *references
+    systems = [("sacreBLEU", {}, sides, "")]
     if language_and_script(target_language)[1] not in TOKENIZERS:
-        tokens = [moses_tokens(side, target_language) for side in pair]
-        split = [split_tokens(side, target_language) for side in pair]
+        tokens = [moses_tokens(side, target_language) for side in sides]
+        split = [split_tokens(side, target_language) for side in sides]
         note = f"|moses:sacremoses-{version('sacremoses')}"
         split_note = f"{note}|quotes:plain|compounds:split"
         systems += [
-            ("sacreBLEU intl", {"tokenize": "intl"}, pair, ""),
+            ("sacreBLEU intl", {"tokenize": "intl"}, sides, ""),
             ("Moses tokens", _MULTI_BLEU, tokens, note),
             ("Moses tokens, compounds split", _MULTI_BLEU, split, split_note),
         ]
     scores = []
-    for name, options, (translated, expected), note in systems:
+    for name, options, (translated, *expected), note in systems:
         for case in ("", " lower-cased"):
             if name + case in SCORERS:
                 bleu = make_bleu(target_language, **options, lowercase=bool(case))
-                value = bleu.corpus_score(translated, [expected]).score
+                value = bleu.corpus_score(translated, expected).score
                 scores.append(
                     Score(name + case, value, f"{bleu.get_signature()}{note}")
                 )
     return scores
+
+
+def other_metrics(target_language: str) -> dict[str, BLEU | CHRF | TER]:
+    """Return chrF, chrF++, TER and spBLEU, those that apply to the target's script.
+
+    spBLEU needs a model of sacreBLEU's folder: nothing is downloaded. Scripts without
+    spaces have TER if it splits them into characters, as it does Chinese and Japanese.
+    Raises InputError for a model that cannot be read.
+    """
+    found = {"chrF": CHRF(), "chrF++": CHRF(word_order=2)}
+    tokenizer = TOKENIZERS.get(language_and_script(target_language)[1])
+    if tokenizer != "char":  # of which TER has one word a line
+        splits = tokenizer in ("zh", "ja-mecab")
+        found["TER"] = TER(normalized=splits, asian_support=splits)
+    for name in ("flores101", "flores200"):
+        url = tokenizer_spm.SPM_MODELS[name]["url"]
+        model = Path(tokenizer_spm.SACREBLEU_DIR, "models", Path(url).name)
+        try:
+            if model.exists():
+                found[f"spBLEU {name}"] = BLEU(tokenize=name)
+            elif name == "flores200":  # the one in use
+                how = "sacrebleu --tokenize=flores200 downloads it"
+                logger.info("spBLEU is left out: there is no %s; %s", model, how)
+        except (OSError, RuntimeError):
+            raise InputError(f"{model} is no SentencePiece model; remove it") from None
+    return found
 
 
 def make_bleu(target_language: str, **options: str | bool) -> BLEU:

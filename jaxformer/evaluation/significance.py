@@ -62,7 +62,7 @@ def estimate_confidence(
     hypotheses: Sequence[str], references: Sequence[str], *, target_language: str
 ) -> dict[str, Confidence]:
     """Return BLEU and chrF, cased, with bootstrap intervals; keys as METRICS."""
-    found = _paired_test("bs", RESAMPLES, [hypotheses], references, target_language)
+    found = _paired_test("bs", RESAMPLES, [hypotheses], [references], target_language)
     lengths = make_bleu(target_language).corpus_score(hypotheses, [references])
     ratios = {"bleu": lengths.sys_len / max(lengths.ref_len, 1), "chrf": None}
     return {
@@ -78,7 +78,7 @@ def estimate_confidence(
 
 
 def compare_systems(
-    systems: Sequence[Sequence[str]], references: Sequence[str], *, target_language: str
+    systems: Sequence[Sequence[str]], *references: Sequence[str], target_language: str
 ) -> list[dict[str, Comparison]]:
     """Test each further system against the first one, by BLEU and by chrF."""
     found = _paired_test("ar", TRIALS, systems, references, target_language)
@@ -88,7 +88,7 @@ def compare_systems(
         results, signature = found[metric]
         difference = results[index].score - results[0].score
         larger = results[index].p_value if difference else 1.0
-        texts = zip(systems[0], systems[index], references, strict=True)
+        texts = zip(systems[0], systems[index], *references, strict=True)
         differ = sum(itertools.starmap(partial(_differ, metrics[metric]), texts))
         same = 2.0 ** (1 - differ)
         return Comparison(difference, min(1.0, larger + same), signature)
@@ -99,11 +99,12 @@ def compare_systems(
     ]
 
 
-def _differ(metric: BLEU | CHRF, first: str, other: str, reference: str) -> bool:
+def _differ(metric: BLEU | CHRF, first: str, other: str, *references: str) -> bool:
     """Whether a corpus scores differently with one of two translations."""
     if first == other:
         return False
-    scores = (metric.corpus_score([each], [[reference]]) for each in (first, other))
+    expected = [[reference] for reference in references]
+    scores = (metric.corpus_score([each], expected) for each in (first, other))
     return operator.ne(*map(vars, scores))  # counts and lengths
 
 
@@ -126,15 +127,15 @@ def _paired_test(
     kind: str,
     samples: int,
     systems: Sequence[Sequence[str]],
-    references: Sequence[str],
+    references: Sequence[Sequence[str]],
     target_language: str,
 ) -> dict[str, tuple[list[Result], str]]:
     """Results of all systems and the signature, by metric; the first has no p-value."""
-    share = max(0.1, min(1, MAX_SENTENCES / len(references)))
+    share = max(0.1, min(1, MAX_SENTENCES / len(references[0])))
     test = PairedTest(
         [(str(number), list(system)) for number, system in enumerate(systems)],
         {"bleu": make_bleu(target_language), "chrf": CHRF()},
-        [list(references)],
+        [*map(list, references)],
         test_type=kind,
         n_samples=int(samples * share),
     )

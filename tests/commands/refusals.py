@@ -11,6 +11,7 @@ FILES = (
 NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
 NOT_THERE = "new is not a writable folder"
+GIVEN = "--workdir= --hypotheses=one --reference=one --target_language=fr"
 CORPUS = "--source=one --output=new"  # of translate_corpus
 
 # Of data.corpora, each in a list.
@@ -266,6 +267,29 @@ MISTAKES = {
         ("--source=one --reference=one --output=./one", "is a file of the text that"),
         (f"{TEXT} --output=text/test.de", "is a file of the text that is read"),
         ("--comet=one,nowhere", "the Python of comet nowhere cannot be run"),
+        ("--target_language=fr", "--target_language has no use here: a run has its"),
+        (f"{GIVEN} --workdir=run", "--workdir has no use here: --hypotheses needs no"),
+        (f"{GIVEN} --config=toy", "--config has no use here: --hypotheses needs no"),
+        (f"{GIVEN} --config.model.d_ff=3", "--config has no use here"),
+        (f"{GIVEN} --beam_size=2", "--beam_size has no use here"),
+        (f"{GIVEN} --checkpoint=best", "--checkpoint has no use here"),
+        (f"{GIVEN} --split=dev", "--split has no use here"),
+        (f"{GIVEN} --output=x", "--output has no use here"),
+        (f"{GIVEN} --comet=one", "--hypotheses needs --source too"),
+        ("--workdir= --hypotheses=one", "--hypotheses needs --reference too"),
+        (f"{GIVEN} --target_language=", "--hypotheses needs --target_language too"),
+        (f"{GIVEN} --target_language=French", "no language code of ISO 639; write fr"),
+        (f"{GIVEN} --source_language=xx", "_language=xx is no language code of ISO"),
+        (f"{GIVEN} --hypotheses=short", "one has 1 line but short has 2: line N of"),
+        (f"{GIVEN} --source=short", "one has 1 line but short has 2: line N of"),
+        (f"{GIVEN} --reference=one,short", "one has 1 line but short has 2: line N"),
+        (f"{GIVEN} --reference=one,gone", "gone cannot be read: No such file"),
+        (f"{GIVEN} --hypotheses=gone", "gone cannot be read: No such file"),
+        (f"{GIVEN} --hypotheses=empty", "empty is empty"),
+        (f"{GIVEN} --hypotheses=blank", "blank has only blank lines; give its text"),
+        (f"{GIVEN} --reference=one,blank", "blank has only blank lines; give its"),
+        (f"{GIVEN.replace('one', 'short')} --reference=ragged.tsv",
+         "ragged.tsv, line 2: 1 column and not 2 as line 1; give each line as many"),
     ],
     "score": [
         ("--checkpoint=7", "checkpoints/7; there are steps 50, 75, 100"),

@@ -18,7 +18,8 @@ from tests.runs.test_workdir import tokenizer_of
 FILES = {
     "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
     "many": b"bo\n" * 51, "odd": "\n\u4f60\n\n".encode(), "binary": b"a\n\xff",
-    "long": b"bo " * 40, "cut.gz": gzip.compress(b"bo\n" * 99)[:-9],
+    "ragged.tsv": b"SU\tRI\nRI\n", "long": b"bo " * 40,
+    "cut.gz": gzip.compress(b"bo\n" * 99)[:-9],
 }  # fmt: skip
 # Runs that differ in a value of `data`.
 CHANGED = {
