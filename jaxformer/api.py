@@ -247,9 +247,8 @@ class EvaluateResult:
     every_bleu: list[dict[str, Any]]  # "scorer", "bleu" and "signature" of each scorer
     comet: float | None = None
     comet_signature: str = ""
-    # Of `hypotheses`: "scorer", "score" and "signature", and the files after the first.
-    other_scores: Sequence[dict[str, Any]] = ()
-    compared: Sequence[dict[str, Any]] = ()
+    other_scores: Sequence[dict[str, Any]] = ()  # of `hypotheses`, as `compared`
+    compared: Sequence[dict[str, Any]] = ()  # the files after the first
 
 
 @dataclass(frozen=True)

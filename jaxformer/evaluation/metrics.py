@@ -137,7 +137,7 @@ def other_metrics(target_language: str) -> dict[str, BLEU | CHRF | TER]:
             if model.exists():
                 found[f"spBLEU {name}"] = BLEU(tokenize=name)
             elif name == "flores200":  # the one in use
-                how = "sacrebleu --tokenize=flores200 downloads it"
+                how = "sacrebleu REFERENCE -i HYPOTHESES -tok flores200 downloads it"
                 logger.info("spBLEU is left out: there is no %s; %s", model, how)
         except (OSError, RuntimeError):
             raise InputError(f"{model} is no SentencePiece model; remove it") from None

@@ -32,10 +32,9 @@ def evaluate_files(
     under "compared". Raises InputError for what is missing or does not fit.
     """
     target = languages["target_language"]
-    needed = {"reference": references, "target_language": target}
-    for name, given in {**needed, "source": source or not comet}.items():
-        if not given:
-            raise InputError(f"--hypotheses needs --{name} too; see evaluate --help")
+    if not (references and target and (source or not comet)):
+        also = " and --source, for COMET" if comet else ""
+        raise InputError(f"--hypotheses needs --reference, --target_language{also}")
     languages = {name: code or "und" for name, code in languages.items()}
     for name, code in languages.items():
         require_language(code, f"--{name}")
@@ -47,7 +46,8 @@ def evaluate_files(
         sides = read[path], *expected
         scores = corpus_scores(*sides, **languages)._asdict()
         bleus = every_bleu(*sides, target_language=target)
-        logger.info("%s: %s", path, done := Evaluation(read[path], scores, bleus))
+        done = Evaluation(read[path], scores, bleus)
+        logger.info("%s: %s", path, done)
         found = {**done.reported(), "other_scores": [], "sentences": len(read[path])}
         for name, other in others.items():
             value = other.corpus_score(read[path], expected).score
