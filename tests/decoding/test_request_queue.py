@@ -73,8 +73,7 @@ def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> No
 
 
 def test_a_text_has_the_terms_of_a_glossary(served):
-    answers = ask_all(served, PHRASES)
-    assert "17 18" in answers["term"][0]
+    assert "17 18" in ask_all(served, PHRASES)["term"][0]
     texts = {"5": False, "5 seventeen. Eighteen": False, "5. Seventeen eighteen": True}
     for text, has_phrases in texts.items():
         assert served.text.tasks(text, "", (), 0).has_phrases == has_phrases
