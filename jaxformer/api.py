@@ -53,9 +53,10 @@ class Translator:
     of the hypotheses: "bleu", "chrf" or "comet" by minimum Bayes risk, or
     "RUN,RUN:WEIGHT" by models of the same or the opposite direction. `comet` is the
     model of choose="comet": CHECKPOINT or "CHECKPOINT,PYTHON". `dtype` is the type of
-    the factors of products, "float32", "bfloat16" or "auto", the fastest here.
-    None stands for the value of the run's config. Threads may share a translator: their
-    translations take turns. Raises InputError for a run that cannot be opened.
+    the factors of products, "float32", "bfloat16" or "auto", the fastest here. None
+    stands for the value of the run's config. `glossary` is a file as for --glossary.
+    Threads may share a translator: their translations take turns. Raises InputError for
+    a run that cannot be opened.
     """
 
     @_logging_unchanged()
@@ -68,6 +69,7 @@ class Translator:
         choose: str | None = None,
         comet: str | Path | None = None,
         dtype: str | None = None,
+        glossary: str | Path | None = None,
         beam_size: int | None = None,
         alpha: float | None = None,
         extra_length: int | None = None,

@@ -152,6 +152,7 @@ def refuse_early(arguments: Arguments) -> None:
     if "listen" in flags:
         read_address(flags["listen"])
     models = flags.get("models", ModelChoice())
+    require_readable(models.glossary)
     others = [folder for folder, _ in models.choose.rerankers] if models.choose else []
     for folder in [*others, *models.ensemble, *flags.get("compare", ())]:
         if not url_of(folder):

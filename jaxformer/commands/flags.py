@@ -92,6 +92,8 @@ FLAG_LIST = (
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("phrases", Path, "File whose line N has the phrases that the translation of "
          "line N contains, separated by tabs."),
+    Flag("glossary", Path, "File of terms: a line has a term of the source, a tab and "
+         "what the translation of each sentence with the term contains."),
     Flag("json", bool, "Write JSON lines, with scores or the log-probability of each "
          "piece; check: print its JSON also on a terminal.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -191,7 +193,7 @@ COMMANDS = {
         "--output gets the translations when all are made.",
         (
             *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
-            "json", "alignment",
+            "glossary", "json", "alignment",
         ),
     ),
     "translate_corpus": Command(
@@ -206,7 +208,7 @@ COMMANDS = {
         "Translate and score a text, or score --hypotheses without a run; --output "
         "keeps the translations.",
         (
-            *_MODELS, "comet", *_BEST, *_PAIRS, "output", "hypotheses",
+            *_MODELS, "comet", "glossary", *_BEST, *_PAIRS, "output", "hypotheses",
             "source_language", "target_language",
         ),
     ),
@@ -223,8 +225,8 @@ COMMANDS = {
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",
         (
-            *_MODELS, *TRANSLATION, "listen", "host_names", "max_batch", "max_queue",
-            "request_timeout",
+            *_MODELS, "glossary", *TRANSLATION, "listen", "host_names", "max_batch",
+            "max_queue", "request_timeout",
         ),
         alone="start one server a machine, each with --num_processes=1, behind a load "
         "balancer",

@@ -206,14 +206,14 @@ class CometModel(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
-    """The parameters of a run, and the models beside it.
+    """The parameters of a run, and the models and the terms beside it.
 
     `checkpoint` is a step, "latest", "best" or "average:N"; None: what the config asks
     for. `ensemble` are runs of models whose probabilities are averaged with the
     run's, with the same choice of a checkpoint. `choose` chooses among hypotheses;
     None: the score of the search. `comet` is the model of the utility "comet". `dtype`
     is the type of the factors of products, of all models, "auto" the type that is
-    fastest here; None: that of each config.
+    fastest here; None: that of each config. `glossary` is a file of terms.
     """
 
     checkpoint: str | None = None
@@ -221,3 +221,4 @@ class ModelChoice:
     choose: HypothesisChoice | None = None
     comet: CometModel | None = None
     dtype: str | None = None
+    glossary: Path | None = None

@@ -16,6 +16,7 @@ hypotheses; the other letters are those of `jaxformer.decoding.search`.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
 import jax
@@ -58,13 +59,12 @@ def encode_phrases(
     parts: int,
     prefix: Pieces,
     most: float,
-) -> tuple[Sequence[Pieces], int]:
+) -> Sequence[Pieces]:
     """Tokenise the phrases of a text as the ids of a target; blank ones are left out.
 
     `parts` is how many the text has, `prefix` begins its translation, and `most` bounds
-    the tokens of that. Returns `distinct` phrases, none for a blank text, and the least
-    number of tokens of a translation with prefix and phrases. Raises InputError, which
-    names line number `line`, for phrases that no translation contains.
+    the tokens of that. Returns `distinct` phrases, none for a blank text. Raises
+    InputError, which names line number `line`, for phrases that no translation has.
     """
     if isinstance(phrases, str):
         raise InputError(f"line {line} has a string as phrases; give a list of strings")
@@ -81,14 +81,9 @@ def encode_phrases(
             "sentence as a text of its own"
         )
     for text, pieces in ids.items():
-        what = f"line {line}: the phrase {text[:40]!r}"
-        if UNK in pieces:
+        if fault := _fault(pieces):
             raise InputError(
-                f"{what} has a character that the vocabulary lacks; leave it out"
-            )
-        if len(pieces) > MOST_PIECES:
-            raise InputError(
-                f"{what} has {len(pieces)} pieces, more than {MOST_PIECES}; shorten it"
+                f"line {line}: the phrase {text[:40]!r} has {fault}; leave it out"
             )
     found = distinct(list(ids.values()))
     needed = len(prefix) + tokens_needed(found, prefix) + 1
@@ -97,7 +92,47 @@ def encode_phrases(
             f"line {line}: a translation with these phrases has at least {needed} "
             f"pieces, more than {most}; leave some out"
         )
-    return found, needed
+    return found
+
+
+def add_terms(
+    phrases: Sequence[Pieces],
+    terms: Sequence[Sequence[str]],
+    encode: Callable[[list[str]], list[list[int]]],
+    *,
+    prefix: Pieces,
+    most: float,
+) -> tuple[Sequence[Pieces], int, list[str]]:
+    """Add to `distinct` phrases the first form of each term that the vocabulary has.
+
+    The others are as for `encode_phrases`. Returns the phrases, the least number of
+    tokens of a translation, and the terms that no translation contains, with reasons.
+    """
+    left_out = []
+    needed = len(prefix) + tokens_needed(phrases, prefix) + 1
+    for forms in terms:
+        every = [ids[:-1] for ids in encode([*forms])]
+        pieces = next(filterfalse(_fault, every), every[0])
+        more = distinct([*phrases, pieces])
+        least = len(prefix) + tokens_needed(more, prefix) + 1
+        faults = (
+            _fault(pieces),
+            f"more than {MOST_PHRASES} phrases" if len(more) > MOST_PHRASES else "",
+            f"at least {least} pieces, more than {most}" if least > most else "",
+        )
+        if fault := next(filter(None, faults), ""):
+            left_out.append(f"{forms[0]!r} ({fault})")
+        else:
+            phrases, needed = more, least
+    return phrases, needed, left_out
+
+
+def _fault(pieces: Pieces) -> str:
+    """What a phrase has that no translation contains, or ""."""
+    if UNK in pieces or not pieces:
+        return "a character that the vocabulary lacks"
+    is_long = len(pieces) > MOST_PIECES
+    return f"{len(pieces)} pieces, more than {MOST_PIECES}" if is_long else ""
 
 
 def distinct(phrases: Sequence[Pieces]) -> tuple[Pieces, ...]:

@@ -8,11 +8,13 @@ text.
 import copy
 import functools
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxformer.decoding.engine import Task
+from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import (
     Choose,
@@ -26,10 +28,12 @@ from jaxformer.decoding.parts import (
     tagged,
     warn_of_no_tag,
 )
-from jaxformer.decoding.phrases import encode_phrases
+from jaxformer.decoding.phrases import add_terms, encode_phrases
 from jaxformer.decoding.search import SearchResult
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import UNK, AnyTokenizer
+
+logger = logging.getLogger(__name__)
 
 # Between the seeds of two parts: odd, and about 2^32 over the golden ratio, so that the
 # parts of near lines do not share seeds.
@@ -76,6 +80,11 @@ class TextTasks(NamedTuple):
         """The source tokens of the longest part."""
         return max([0, *(len(task.source) for task in self.tasks)])
 
+    @property
+    def has_phrases(self) -> bool:
+        """Whether a part has phrases, which are given or of a glossary."""
+        return any(task.phrases for task in self.tasks)
+
 
 class TextResult(NamedTuple):
     """The hypotheses of a text, and for each line the source and those of its parts."""
@@ -91,7 +100,8 @@ class TextPipeline:
     source and of a translation: those that a model can hold, or math.inf. `choose`
     takes the source texts of all parts and the hypotheses of each, and returns the
     hypotheses in a new order. `needs_tag` warns of a text without one of the
-    vocabulary's tags. Raises InputError for an option `tag` that the vocabulary lacks.
+    vocabulary's tags. What `glossary` finds in a part is in its translation. Raises
+    InputError for an option `tag` that it lacks, and for samples with a glossary.
     """
 
     def __init__(
@@ -103,7 +113,11 @@ class TextPipeline:
         positions: float,
         choose: Choose | None,
         needs_tag: bool,
+        glossary: Glossary | None = None,
     ) -> None:
+        if glossary and options.is_sampling:
+            raise InputError("samples have no glossary; leave out the temperature")
+        self._glossary = glossary
         self.tokenizer, self.options, self._choose = tokenizer, options, choose
         self._names = tokenizer.source_pieces(), tokenizer.pieces()
         self._needs_tag = needs_tag and not options.tag
@@ -154,8 +168,9 @@ class TextPipeline:
     ) -> TextTasks:
         """Tokenise a text; the arguments are those of `NumberedText`.
 
-        Raises InputError if the prefix is too long, or the text, if the options refuse
-        long ones, and for phrases that cannot be in its translation.
+        Logs which terms of the glossary cannot be in its translation. Raises InputError
+        if the prefix is too long, or the text, if the options refuse long ones, and for
+        phrases that cannot be in its translation.
         """
         options, tasks = self.options, []
         tag, lines = self._lines(text)
@@ -184,12 +199,20 @@ class TextPipeline:
         if any(phrases) and options.is_sampling:
             raise InputError("samples have no phrases; leave out the temperature")
         flat = list(itertools.chain.from_iterable(parts))
-        found, needed = encode_phrases(
+        given_phrases = encode_phrases(  # of the only part
             phrases, self._encode_phrase, line=number + 1, parts=len(flat),
             prefix=begin, most=self._most,
         )  # fmt: skip
-        copies = {}
+        copies, left_out = {}, []
         for part, (own, ids) in enumerate(flat):
+            terms = self._glossary.find(own) if self._glossary else []
+            if terms and ids != encode([own])[0]:  # which part of `own` has the terms?
+                left_out += [f"{forms[0]!r} (in a text that is cut)" for forms in terms]
+                terms = []
+            found, needed, faults = add_terms(
+                given_phrases, terms, self._encode_phrase, prefix=begin, most=self._most
+            )
+            left_out += faults
             is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
             is_free = begin == given and not found
             if is_free and is_unknown(ids) and is_unknown(*encode([own])):
@@ -201,7 +224,10 @@ class TextPipeline:
             seed = options.seed * 1_000_003 + number + part * SEEDS_APART
             how = {"phrases": found, "text": tag + own, "unscored": len(given)}
             tasks.append(Task(ids, limit, least, begin, seed=seed, **how))
-            begin, needed = given, 0  # the first part alone has the prefix
+            begin = given  # the first part alone has the prefix
+        if left_out:
+            listed = ", ".join(dict.fromkeys(left_out))
+            logger.warning("line %d: terms that are left out: %s", number + 1, listed)
         sources = [tag + own for own, _ in flat]
         return TextTasks(tasks, sources, list(map(len, parts)), copies)
 

@@ -11,6 +11,7 @@ import jax
 from jaxformer.decoding import parts
 from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
+from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.decoding.text_pipeline import (
@@ -29,9 +30,10 @@ class Translator:
 
     It has a text pipeline, `text`, the `programs` of a search, and the scorer of given
     translations, `forcing`. `models` and `params` are the members of an ensemble,
-    mostly one. `language`, `choose` and `needs_tag` are as for `TextPipeline`. `rows`
-    shards the rows of a batch over devices of this process. Up to `searches` searches
-    share the sentences, each in a thread of its own. Not thread safe.
+    mostly one. `language`, `choose`, `needs_tag` and `glossary` are as for
+    `TextPipeline`. `rows` shards the rows of a batch over devices of this process. Up
+    to `searches` searches share the sentences, each in a thread of its own. Not thread
+    safe.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Translator:
         searches: int = 1,
         choose: parts.Choose | None = None,
         needs_tag: bool = True,
+        glossary: Glossary | None = None,
     ) -> None:
         self.models, self.tokenizer, self.options = models, tokenizer, options
         positions = [model.longest for model in models if model.longest]
@@ -56,6 +59,7 @@ class Translator:
             positions=min(positions, default=math.inf),
             choose=choose,
             needs_tag=needs_tag,
+            glossary=glossary,
         )
         scorer, tokens = Scorer(models), options.batch_tokens
         self._weights = jax.jit(scorer.weights)

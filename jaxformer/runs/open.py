@@ -8,6 +8,7 @@ import jax
 
 from jaxformer.config.data import DataConfig, base_language
 from jaxformer.decoding.forced import TeacherForcing
+from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import (
     HypothesisChoice,
     ModelChoice,
@@ -22,6 +23,8 @@ from jaxformer.models.sequence_model import Parameters
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import file_name
+from jaxformer.text.lines import read_lines
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
 
@@ -30,13 +33,18 @@ def open_translator(
 ) -> Translator:
     """Make a translator of a run on the local devices, with all models beside it.
 
-    Raises InputError for models that cannot be used, and if the options need others.
+    Raises InputError for models and a glossary that cannot be used, and if the options
+    need others.
     """
     keep_compiled()
+    file = models.glossary
+    glossary = file and Glossary(read_lines(file), file_name(file))
     choose = open_choice(run, models, options, comet)
     members = open_members(run, models)
     params = load_parameters(run, models.checkpoint)
-    return make_translator(run, params, options, members=members, choose=choose)
+    return make_translator(
+        run, params, options, members=members, choose=choose, glossary=glossary
+    )
 
 
 def make_translator(
@@ -46,11 +54,12 @@ def make_translator(
     *,
     members: Sequence[tuple[Run, Parameters]] = (),
     choose: Choose | None = None,
+    glossary: Glossary | None = None,
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
     `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
-    Raises InputError for a tag of the options that the vocabulary lacks.
+    Raises InputError for options that do not fit the vocabulary or the glossary.
     """
     rows = batch_sharding(local_mesh())
     targets = run.config.data.target_tags
@@ -68,6 +77,7 @@ def make_translator(
         searches=number_of_searches(rows.mesh),
         choose=choose,
         needs_tag=run.needs_tag,
+        glossary=glossary,
     )
 
 

@@ -117,7 +117,7 @@ class Batcher(threading.Thread):
             ends = partial(self._done, future), partial(self._fail, future)
             self._requests.submit(texts, *ends, request=future)
 
-        has_phrases = any(phrases for *_, phrases in given)
+        has_phrases = any(text.has_phrases for text in texts)
         return self._put(begin, pieces, len(texts), PHRASES if has_phrases else TEXTS)
 
     def attention(self, source: str, target: str) -> Future:

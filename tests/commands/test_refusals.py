@@ -19,7 +19,7 @@ FILES = {
     "short": b"SU\nRI\n", "one": b"bo\n", "empty": b"", "blank": b" \n",
     "many": b"bo\n" * 51, "odd": "\n\u4f60\n\n".encode(), "binary": b"a\n\xff",
     "ragged.tsv": b"SU\tRI\nRI\n", "long": b"bo " * 40,
-    "cut.gz": gzip.compress(b"bo\n" * 99)[:-9],
+    "cut.gz": gzip.compress(b"bo\n" * 99)[:-9], "terms": b"bo\tSU\n",
 }  # fmt: skip
 # Runs that differ in a value of `data`.
 CHANGED = {

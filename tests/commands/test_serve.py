@@ -34,9 +34,12 @@ def ask(port: int, path: str, body: dict | None = None) -> tuple[int, dict]:
 
 
 @pytest.mark.slow
-def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy):
-    expected = use("translate", stdin=toy.test).lines
-    server = start(1, *SERVE, f"--workdir={trained.workdir}")
+def test_a_run_is_served_until_it_is_asked_to_stop(start, use, trained, toy, tmp_path):
+    (tmp_path / "terms").write_text(f"{toy.test[0].split()[0]}\tSU RI\n")
+    terms = f"--glossary={tmp_path / 'terms'}"
+    expected = use("translate", terms, stdin=toy.test).lines
+    assert "SU RI" in expected[0]
+    server = start(1, *SERVE, terms, f"--workdir={trained.workdir}")
     server.until(lambda: "serving: en-de on http://127.0.0.1:" in server.stderr())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/", server.stderr())[1])
     server.until(lambda: ask(port, "/ready")[0] == 200)

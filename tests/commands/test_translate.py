@@ -16,6 +16,7 @@ from jaxformer.evaluation.minimum_bayes_risk import expected_utilities
 from jaxformer.system.errors import InputError
 from tests.comet_package import score
 from tests.commands.cluster import ROOT
+from tests.commands.conftest import TARGET
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +206,25 @@ def test_phrases_of_a_line_are_in_its_translation(use, toy, expected, tmp_path):
         assert f" {word}" in f" {found}"
     plain = use("translate", "--beam_size=4", stdin=lines).lines
     assert [first, *others] == [plain[0], *plain[2:]]
+
+
+def test_the_terms_of_a_glossary_are_in_the_translations_of_their_sentences(
+    use, trained, toy, expected, tmp_path
+):
+    """Others stay as they are. What cannot be met is said in one line."""
+    lines, file = toy.test[:4], tmp_path / "terms.tsv"
+    term = lines[1].split()[0]
+    lacking = next(each for each in lines[3].split() if each != term)
+    word = next(each for each in TARGET if each not in expected[lines[1]].split())
+    file.write_text(f"{term}\t{word}\n{lacking} \t\u4f60\tnote\n")
+    answer = use("translate", f"--glossary={file}", "--beam_size=4", stdin=lines)
+    plain = use("translate", "--beam_size=4", stdin=lines).lines
+    for line, found, before in zip(lines, answer.lines, plain, strict=True):
+        assert f" {word}" in f" {found}" if term in line.split() else found == before
+    reason = "terms that are left out: '\u4f60' (a character that the vocabulary lacks)"
+    assert answer.err.count(f"line 4: {reason}\n") == 1
+    translator = jaxformer.Translator(trained.workdir, beam_size=4, glossary=file)
+    assert translator("\n".join(lines)) == "\n".join(answer.lines)
 
 
 def test_python_and_the_command_agree(use, trained, toy, tmp_path):

@@ -11,6 +11,7 @@ from jaxformer.decoding import all_processes
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.all_processes import translate_all, translate_share
 from jaxformer.decoding.engine import Task
+from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
@@ -202,6 +203,43 @@ def test_phrases_fit_the_positions_of_every_member(make_echo):
     assert echo.translate("5", prefixes="6", phrases=["6 7", "8 9 10"])
     with pytest.raises(InputError, match="at least 8 pieces, more than 7; leave some"):
         echo.translate("5", prefixes="6", phrases=["7 8", "9 10 11 12"])
+
+
+TERMS = Glossary(["six\t16", "six eight\t16 18", "snow\t☃|19", "ice\t☃"], "terms")
+
+
+def test_a_sentence_has_the_phrases_of_its_own_terms(make_echo, caplog):
+    """What cannot be met is left out, and logged once for each line."""
+    echo = make_echo(glossary=TERMS, split_sentences=True)
+    text = "5 six. 6 Six eight, six.\nIce 7 snow. 8 ice. 9."
+    assert echo(["9", text]) == ["9", "5 6\n7 8 9"]
+    phrased = {task.text: task.phrases for task in seen(echo, "with phrases")}
+    assert phrased == {
+        "5 six.": ((16,),), "6 Six eight, six.": ((16, 18),), "Ice 7 snow.": ((19,),),
+    }  # fmt: skip
+    assert {task.text for task in seen(echo)} == {"8 ice.", "9", "9."}
+    reason = "'☃' (a character that the vocabulary lacks)"
+    assert caplog.messages == [f"line 2: terms that are left out: {reason}"]
+    whole = make_echo(glossary=TERMS)
+    whole.translate("6 six. 7", phrases=["8 16"])
+    assert seen(whole, "with phrases")[-1].phrases == ((8, 16),)
+    with pytest.raises(InputError, match="translated in 2 parts"):
+        echo.translate("6 six. 7", phrases=["8"])
+
+
+@pytest.mark.parametrize("policy", ["truncate", "split"])
+def test_terms_of_a_text_without_a_place_are_left_out(make_echo, caplog, policy):
+    echo = make_echo(glossary=TERMS, max_source_length=4, long_lines=policy)
+    echo("5 six 7 8 9 snow")
+    phrased = [task.phrases for task in seen(echo, "with phrases")]
+    assert phrased == ([] if policy == "truncate" else [((16,),), ((19,),)])
+    reason = "line 1: terms that are left out: '16' (in a text that is cut), '☃' (in"
+    assert (reason in caplog.messages[-1]) == (policy == "truncate")
+
+
+def test_samples_have_no_glossary(make_echo):
+    with pytest.raises(InputError, match="samples have no glossary; leave out the te"):
+        make_echo(glossary=TERMS, temperature=1.0)
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 40])

@@ -13,6 +13,7 @@ from jaxformer.decoding.options import SearchOptions
 from jaxformer.decoding.phrases import (
     MOST_PHRASES,
     MOST_PIECES,
+    add_terms,
     distinct,
     encode_phrases,
     phrase_arrays,
@@ -196,11 +197,11 @@ NOTHING_ELSE = {"line": 3, "parts": 1, "prefix": (), "most": 99}
 def test_phrases_become_distinct_pieces_and_need_room_for_an_end():
     phrases = ["ab", "", "bc", "b", "ab"]
     found = encode_phrases(phrases, encode, **NOTHING_ELSE)
-    assert found == (((97, 98), (98, 99)), 4)
+    assert found == ((97, 98), (98, 99))
     after = {**NOTHING_ELSE, "prefix": [97]}
-    assert encode_phrases(["ab"], encode, **{**after, "most": 3})[1] == 3
+    assert encode_phrases(["ab"], encode, **{**after, "most": 3}) == ((97, 98),)
     blank_text = {**NOTHING_ELSE, "parts": 0}
-    assert encode_phrases(["ab"], encode, **blank_text) == ((), 1)
+    assert encode_phrases(["ab"], encode, **blank_text) == ()
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,21 @@ def test_phrases_become_distinct_pieces_and_need_room_for_an_end():
 def test_phrases_that_no_translation_contains_are_refused(phrases, changes, error):
     with pytest.raises(InputError, match=error):
         encode_phrases(phrases, encode, **{**NOTHING_ELSE, **changes})
+
+
+def test_terms_are_added_to_phrases_as_long_as_a_translation_contains_them():
+    terms = [("bc",), ("b",), (chr(UNK), "ef"), (chr(UNK) * 2,), ("d" * 9, "d"), ("a",)]
+    found, needed, left_out = add_terms([(97, 98)], terms, encode, prefix=[97], most=7)
+    assert found == ((97, 98), (98, 99), (101, 102))
+    assert needed == 1 + len("bc") + len("ef") + 1
+    assert left_out == [
+        f"{chr(UNK) * 2!r} (a character that the vocabulary lacks)",
+        "'ddddddddd' (at least 15 pieces, more than 7)",
+    ]
+    terms = [[chr(97 + n)] for n in range(MOST_PHRASES + 2)]
+    found, _, left_out = add_terms([(97,)], terms, encode, prefix=(), most=99)
+    assert len(found) == MOST_PHRASES
+    assert left_out == ["'i' (more than 8 phrases)", "'j' (more than 8 phrases)"]
 
 
 def test_the_most_phrases_of_the_most_pieces_fit_a_program():

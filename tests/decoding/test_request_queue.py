@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxformer.decoding import shapes, text_pipeline
+from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.request_queue import PAIRS, PHRASES, RequestQueue
 from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
@@ -27,7 +28,9 @@ def listener():
 def served() -> RequestQueue:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shapes, "SHORTEST_LENGTH", 16)
-        translator = open_translator(n_best=2, max_source_length=LONGEST)
+        terms = Glossary(["seventeen eighteen\t17 18"], "terms")
+        options = {"n_best": 2, "max_source_length": LONGEST, "split_sentences": True}
+        translator = open_translator(glossary=terms, **options)
         served = RequestQueue(translator, slots=4, attention=20)
         progress = [
             (done, of, ask_all(served, done) if done else None)
@@ -50,6 +53,7 @@ def ask_all(served, programs: int) -> dict:
     submit(served, answers, "long", " ".join(["7"] * 200), prefix="5 " * LONGEST)
     if programs >= PHRASES:
         submit(served, answers, "phrase", "5", phrases=["6 7"])
+        submit(served, answers, "term", "5. 6 seventeen eighteen. 7.")
     finish(served)
     if programs >= PAIRS:
         served.translator.attention("5 6", "7")
@@ -66,6 +70,13 @@ def submit(served, answers: dict, key, *texts: str, prefix="", phrases=()) -> No
         lambda error: answers.update({key: error}),
         request=key,
     )
+
+
+def test_a_text_has_the_terms_of_a_glossary(served):
+    assert "17 18" in ask_all(served, PHRASES)["term"][0]
+    texts = {"5": False, "5 seventeen. Eighteen": False, "5. Seventeen eighteen": True}
+    for text, has_phrases in texts.items():
+        assert served.text.tasks(text, "", (), 0).has_phrases == has_phrases
 
 
 def finish(served) -> None:

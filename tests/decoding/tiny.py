@@ -108,6 +108,7 @@ def open_translator(
     rows=None,
     searches=1,
     choose=None,
+    glossary=None,
     **options,
 ) -> Translator:
     options = TranslateOptions(
@@ -116,5 +117,5 @@ def open_translator(
     params = [params_of(*each) for each in zip(models, seeds, strict=True)]
     how = {"language": "en", "options": options, "choose": choose}
     how["rows"] = rows or batch_sharding(mesh_of((1, 1, 1)))
-    how["searches"] = searches
+    how |= {"searches": searches, "glossary": glossary}
     return Translator(models, params, Numbers(), **how)

@@ -32,6 +32,15 @@ LIMITS = {
 }  # fmt: skip
 
 
+class FakeText(NamedTuple):
+    """A text of the fake translator, in place of its tasks."""
+
+    words: int
+    text: str
+    found: TextResult
+    has_phrases: bool = False
+
+
 class FakeTokenizer:
     """A piece is a word, or the end."""
 
@@ -79,12 +88,12 @@ class FakeTranslator:
     def sentences(self, text):
         return re.split(r"\n|(?<=\.) ", text)
 
-    def tasks(self, text, prefix, phrases, _) -> tuple[int, str, TextResult]:
+    def tasks(self, text, prefix, phrases, _) -> "FakeText":
         words = text.split()
         if max(map(len, map(str.split, [*text.splitlines(), ""]))) > 50:
             raise InputError(f"the sentence has {len(words)} tokens, more than 50")
         if not words:
-            return 0, text, TextResult([Hypothesis("", 0.0, 0.0, 0)], [[]])
+            return FakeText(0, text, TextResult([Hypothesis("", 0.0, 0.0, 0)], [[]]))
         scores = (-0.5, -1.5, -2.5)  # the search found one too few
 
         def found(text: str, best: str) -> list[Hypothesis]:
@@ -99,15 +108,15 @@ class FakeTranslator:
             for line in text.split("\n")
         ]
         whole = found(text, " ".join([prefix, reverse(text), *phrases]).strip())
-        return len(words), text, TextResult(whole, lines)
+        return FakeText(len(words), text, TextResult(whole, lines), bool(phrases))
 
     def submit(self, texts, done, failed, *, request) -> None:
         self.threads.add(threading.get_ident())
-        self.begun += [text for _, text, _ in texts]
-        steps = max([0, *(words for words, *_ in texts)])
-        if any("NaN" in text for _, text, _ in texts):
+        self.begun += [each.text for each in texts]
+        steps = max([0, *(each.words for each in texts)])
+        if any("NaN" in each.text for each in texts):
             done = lambda _: failed(NotFiniteError("no numbers"))  # noqa: E731
-        self._search.append([steps, done, [found for _, _, found in texts], request])
+        self._search.append([steps, done, [each.found for each in texts], request])
         self.most = max(self.most, len(self._search))
 
     @property
