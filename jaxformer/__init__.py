@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.version_info < (3, 11):  # noqa: UP036
-    sys.exit("jaxformer needs Python 3.11, 3.12 or 3.13; see `python3 --version`")
+    sys.exit("jaxformer needs Python 3.11 to 3.14; see `python3 --version`")
 
 # ruff: noqa: F403, F405
 __all__ = [

@@ -31,7 +31,8 @@ class BatchesConfig(Section, name="batches"):
     max_shapes: int = setting('Static shapes of "buckets", at most.', least=1, most=255)
     row_multiple: int = setting("Every batch has a multiple of so many rows.", least=1)
     executor: str = setting(
-        "What reads batches: tf.data, or a Python thread without TensorFlow.",
+        "What reads batches: tf.data where TensorFlow is installed, else a thread; or "
+        '"python", always a thread. Both read the same.',
         choices=("tf.data", "python"),
         free=True,
     )

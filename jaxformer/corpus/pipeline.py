@@ -15,7 +15,6 @@ import numpy as np
 from jaxformer.batch import ALL_ROWS, Batch, Rows
 from jaxformer.corpus.plan import EpochPlan, Plan
 from jaxformer.corpus.store import TokenizedCorpus
-from jaxformer.system.errors import InputError
 from jaxformer.system.progress import quieten_tensorflow
 from jaxformer.text.ragged import concatenated_ranges
 
@@ -33,10 +32,10 @@ def updates(
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the microbatches of update `start`, of update `start` + 1, without end.
 
-    Update u is where `Plan.locate` says. `executor` says what reads ahead: "tf.data",
-    or "python", a thread that does not need TensorFlow; both give the same batches.
+    Update u is where `Plan.locate` says. `executor` says what reads ahead: "python", a
+    thread, or "tf.data", for which a thread stands in where TensorFlow is not
+    installed. Both give the same batches.
     Epoch e reads `versions[e % len(versions)]` of the corpus. `rows` as in `assemble`.
-    Raises InputError for "tf.data" if TensorFlow is not installed.
     """
     read = _read_by_tensorflow if executor == "tf.data" else _read_by_thread
     batches = read(_microbatches(versions, plan, seed, start, rows))
@@ -145,11 +144,10 @@ def _read_by_tensorflow(batches: Iterator[Batch]) -> Iterator[Batch]:
     quieten_tensorflow()
     try:
         import tensorflow as tf
-    except ImportError:
-        raise InputError(
-            "batches.executor=tf.data needs TensorFlow, which is not installed here: "
-            "install it, or read the same batches with batches.executor=python"
-        ) from None
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":  # a damaged installation
+            raise
+        return _read_by_thread(batches)
     tf.config.set_visible_devices([], "GPU")  # JAX uses the accelerators
     types = [tf.int32] * len(Batch._fields)
     failed: list[Exception] = []

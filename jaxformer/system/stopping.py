@@ -15,6 +15,7 @@ from jaxformer.system import processes, progress
 from jaxformer.system.errors import EXIT_INTERRUPTED, StoppedError
 
 logger = logging.getLogger(__name__)
+_HANGUP = getattr(signal, "SIGHUP", None)  # which Windows lacks
 
 
 class StopRequests:
@@ -58,7 +59,7 @@ class StopRequests:
             self.check()
 
     def _note(self, number: int, _: object) -> None:
-        if number == signal.SIGHUP:  # writing to the terminal would fail
+        if number == _HANGUP:  # writing to the terminal would fail
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for stream in (1, 2):
                 if stat.S_ISCHR(os.fstat(stream).st_mode):
@@ -120,8 +121,8 @@ def stop_requests() -> Iterator[StopRequests]:
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
     numbers = [signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else `nohup` is in use
-        numbers.append(signal.SIGHUP)
+    if _HANGUP and signal.getsignal(_HANGUP) != signal.SIG_IGN:  # as `nohup` has it
+        numbers.append(_HANGUP)
     if not processes.are_several():
         numbers.append(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():

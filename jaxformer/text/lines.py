@@ -7,6 +7,7 @@ U+2028, and splitting there would misalign all later pairs.
 import bz2
 import gzip
 import re
+import sys
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -14,11 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from backports import zstd
-
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import file_name, near_path
 from jaxformer.text.locations import open_bytes
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 COMPRESSED = tuple(_OPENERS)  # endings of files that are read as text

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
 
 from jaxformer.config.data import DataConfig
-from jaxformer.system.errors import InputError
+from jaxformer.system.errors import InputError, packages_of
 from jaxformer.text.records import LINE_ENDS
 
 _PROBE_SECONDS = 3.0
@@ -79,15 +79,11 @@ def open_builder(name: str, folder: str, *, beam_options: object = None) -> obje
 
     `beam_options` are Beam's, for the sets that it prepares.
     """
-    try:
+    with packages_of("tfds"):
+        import tensorflow  # noqa: F401, which TFDS imports late
         import tensorflow_datasets as tfds
-
+    try:
         builder = tfds.builder(name, data_dir=folder or None)
-    except ImportError as error:
-        raise InputError(
-            f"tfds:{name} needs TensorFlow Datasets ({error}): pip install "
-            "tensorflow-cpu tensorflow-datasets importlib_resources"
-        ) from None
     except Exception as error:  # TFDS has no common class
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"TFDS cannot open {name}: {reason}") from None

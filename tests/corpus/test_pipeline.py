@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from itertools import chain, islice
 from types import SimpleNamespace
@@ -182,9 +183,28 @@ def test_the_four_millionth_pair_is_read_within_two_seconds(layout):
         stream.close()
 
 
-def test_a_missing_executor_is_named(corpus, monkeypatch):
+def test_without_tensorflow_a_thread_reads_until_nobody_asks(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
-    with pytest.raises(InputError, match="executor=python"):
+    plan, before = plan_of(corpus), {*threading.enumerate()}
+    stream = updates_of(corpus, plan, 3, "tf.data")
+    for number in (3, 4):
+        wanted = np.stack([side.lengths for side in corpus])[
+            :, examples_of(plan, 1, number)
+        ]
+        pairs = pairs_of(next(stream))
+        assert [[*map(len, pair)] for pair in pairs] == wanted.T.tolist()
+    (thread,) = {*threading.enumerate()} - before
+    assert thread.name.startswith("read-ahead")
+    del stream
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_a_damaged_tensorflow_is_an_error(corpus, monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tensorflow.py").write_text("import missing_part")
+    with pytest.raises(ModuleNotFoundError, match="missing_part"):
         updates_of(corpus, plan_of(corpus), 0, "tf.data")
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from backports import zstd
 
 from jaxformer import grammar
 from jaxformer.config.data import DataConfig
@@ -28,7 +27,7 @@ from jaxformer.corpus.store import ShardWriter, id_dtype, open_corpus
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import write_checksums
 from jaxformer.text import locations
-from jaxformer.text.lines import read_lines
+from jaxformer.text.lines import read_lines, zstd
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import read_pairs, read_parts, read_split
 from jaxformer.text.tokenizer import Tokenizer

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from jaxformer.system import stopping
 from jaxformer.system.errors import StoppedError
 from jaxformer.system.progress import progress
 from jaxformer.system.stopping import stop_requests
@@ -31,6 +32,14 @@ def test_a_signal_is_a_request_to_stop(number, caplog, request):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(number) is before
     assert caplog.messages[0].startswith(f"{number.name}: stopping at the next step")
+
+
+def test_a_system_without_sighup_has_the_other_signals(monkeypatch):
+    monkeypatch.delattr(signal, "SIGHUP")
+    monkeypatch.setattr(stopping, "_HANGUP", None)
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reached()
 
 
 LONG = """
@@ -127,6 +136,7 @@ import sys, types
 import jax
 import jax.numpy as jnp
 from jaxformer import main
+from jaxformer.system import stopping
 from jaxformer.system.errors import StoppedError
 from jaxformer.system.stopping import stop_requests
 

@@ -1,6 +1,7 @@
 """Tests of TFDS: a real, tiny set is read, and a missing one fails in seconds."""
 
 import socket
+import sys
 import time
 from types import SimpleNamespace
 
@@ -100,6 +101,13 @@ def test_a_set_is_prepared_once_and_read_either_way(tiny, capsys):
 def test_an_unknown_set_is_refused(tmp_path, name, said):
     message = f"TFDS cannot open {name}: .*{said}"
     assert_refused(message, name, "train", tmp_path)
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "tensorflow_datasets"])
+def test_a_missing_package_is_refused_with_its_extra(package, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # makes the import fail
+    message = rf"package {package} is not installed; run: .*jaxformer\[tfds\]"
+    assert_refused(message, "wmt14_translate/de-en", "train", tmp_path)
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
