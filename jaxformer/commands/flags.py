@@ -60,6 +60,14 @@ FLAG_LIST = (
     Flag("workdir", Path, "The run folder, in place of the word RUN."),
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
+    Flag("train", str, "Training text: two paths or globs, SOURCE,TARGET, or a .tsv, "
+         ".jsonl or .parquet file. All but Parquet may be compressed."),
+    Flag("dev", str, "Validation text, in the form of --train; none of its pairs is in "
+         "the training text."),
+    Flag("source_language", str, "ISO 639 code of the source, such as en; by default "
+         "py3langid recognises the language."),
+    Flag("target_language", str, "ISO 639 code of the target; by default as that of "
+         "the source."),
     Flag("source", Path, "File of source sentences."),
     Flag("reference", Path, "File of reference translations, one for each source."),
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
@@ -168,6 +176,13 @@ _MODELS = ("checkpoint", "ensemble", "dtype", "choose")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
+    ),
+    "new": Command(
+        "Write a config for a text, with reasons: which model, how long, what score.",
+        ("train", "dev", "source_language", "target_language", "output"),
+        needs_workdir=False,
+        opens_run=False,
+        alone="start it once",
     ),
     "prepare": Command(
         "Make the tokeniser and the tokenised corpus.",
