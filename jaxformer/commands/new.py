@@ -83,8 +83,11 @@ def run(
     if output.exists():
         raise InputError(f"{output} exists already; choose a new file")
     data = locate(train, dev)
-    data["source_language"] = source_language or UNDETERMINED
-    data["target_language"] = target_language or UNDETERMINED
+    codes = source_language, target_language
+    if data["corpus"] in ("jsonl", "parquet") and None in codes:
+        raise InputError("--source_language and --target_language name the columns")
+    for side, code in zip(SIDES, codes, strict=True):
+        data[f"{side}_language"] = code or UNDETERMINED
     text = DataConfig.of(recipe_for(0).values()["data"] | data)
     survey = Survey(read_pairs(text, "train"))
     deque(read_pairs(text, "dev"), maxlen=0)  # raises if it cannot be read
@@ -155,19 +158,15 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
     ]
     module, _, row = recipe.config.partition(":")
     of_epoch = survey.target_bytes / BYTES_OF_A_PIECE + survey.pairs  # pieces and EOS
-    return (
-        files(__package__)
-        .joinpath("new.txt")
-        .read_text("utf-8")
-        .format(
-            **values,
-            pairs=survey.pairs,
-            notes="\n".join(fill(f"- {n}", 88, subsequent_indent="  ") for n in notes),
-            why=recipe.why,
-            epochs=steps * tokens / of_epoch,
-            long=survey.share_above(values["batches"]["row_length"]),
-            gain=seconds["float32"] / seconds["bfloat16"],
-            module=module,
-            row=repr(row) if row else "",
-        )
+    template = files(__package__).joinpath("new.txt").read_text("utf-8")
+    return template.format(
+        **values,
+        pairs=survey.pairs,
+        notes="\n".join(fill(f"- {n}", 88, subsequent_indent="  ") for n in notes),
+        why=recipe.why,
+        epochs=steps * tokens / of_epoch,
+        long=survey.share_above(values["batches"]["row_length"]),
+        gain=seconds["float32"] / seconds["bfloat16"],
+        module=module,
+        row=repr(row) if row else "",
     )
