@@ -29,7 +29,6 @@ from jaxformer.text.flaws import SAMPLE
 from jaxformer.text.languages import UNDETERMINED, recognise
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, read_pairs
-from jaxformer.tokens import SIDES
 
 logger = logging.getLogger(__name__)
 
@@ -83,15 +82,14 @@ def run(
     if output.exists():
         raise InputError(f"{output} exists already; choose a new file")
     data = locate(train, dev)
-    codes = source_language, target_language
-    if data["corpus"] in ("jsonl", "parquet") and None in codes:
+    codes = {"source": source_language, "target": target_language}
+    if data["corpus"] in ("jsonl", "parquet") and None in codes.values():
         raise InputError("--source_language and --target_language name the columns")
-    for side, code in zip(SIDES, codes, strict=True):
-        data[f"{side}_language"] = code or UNDETERMINED
+    data |= {f"{side}_language": code or UNDETERMINED for side, code in codes.items()}
     text = DataConfig.of(recipe_for(0).values()["data"] | data)
     survey = Survey(read_pairs(text, "train"))
     deque(read_pairs(text, "dev"), maxlen=0)  # raises if it cannot be read
-    for side, texts in zip(SIDES, zip(*survey.sample, strict=True), strict=True):
+    for side, texts in zip(codes, zip(*survey.sample, strict=True), strict=True):
         if data[f"{side}_language"] == UNDETERMINED:
             data[f"{side}_language"] = recognise(texts, side)
     name = recipe_for(survey.pairs).config
