@@ -157,7 +157,7 @@ def _run(arguments: command_line.Arguments, processes: ModuleType) -> int:
         with stopping.interrupts(), reported:
             result = command(mode).run(**arguments.flags)
         is_read = sys.stdout.isatty() and not arguments.flags.get("json")
-        is_said = mode in ("train", "evaluate", "check") and sys.stderr.isatty()
+        is_said = mode in ("train", "evaluate", "check", "new") and sys.stderr.isatty()
         if result is not None and processes.is_first() and not (is_read and is_said):
             result["seconds"] = round(time.monotonic() - start, 1)
             # JSON has no NaN and no infinity: null.

@@ -60,15 +60,19 @@ FLAG_LIST = (
     Flag("workdir", Path, "The run folder, in place of the word RUN."),
     Flag("init_from", Path, "Run to begin with: its parameters, its tokeniser and, "
          "without --config, its config."),
+    Flag("train", str, "Training text: two paths or globs, SOURCE,TARGET, or a .tsv, "
+         ".jsonl or .parquet file. All but Parquet may be compressed."),
+    Flag("dev", str, "Validation text, in the form of --train; none of its pairs is in "
+         "the training text."),
     Flag("source", Path, "File of source sentences."),
     Flag("reference", Path, "File of reference translations, one for each source. For "
          "hypotheses also several, separated by commas, or the columns of FILE.tsv."),
     Flag("hypotheses", paths, "Files of any system's translations to score without a "
          "run, separated by commas; the others are compared with the first one.", ()),
-    Flag("source_language", str, "Language of the sources of --hypotheses: half of the "
-         "direction that is printed."),
-    Flag("target_language", str, "Language of --hypotheses, such as fr or zho, which "
-         "chooses the tokenisers."),
+    Flag("source_language", str, "ISO 639 code of the source, such as en or zho; new "
+         "recognises the language by default, and evaluate prints the code."),
+    Flag("target_language", str, "ISO 639 code of the target; new recognises the "
+         "language by default, and evaluate chooses the tokenisers by it."),
     Flag("split", str, "Split of the run's data to use, without --source.", "test"),
     Flag("checkpoint", str, "Parameters: a step, latest, best, or average:N of the "
          "last N checkpoints; by default the average that the config asks for."),
@@ -177,6 +181,13 @@ _MODELS = ("checkpoint", "ensemble", "dtype", "choose")
 COMMANDS = {
     "train": Command(
         "Prepare what is missing, then train or resume (default).", ("init_from",)
+    ),
+    "new": Command(
+        "Write a config for a text, with reasons: which model, how long, what score.",
+        ("train", "dev", "source_language", "target_language", "output"),
+        needs_workdir=False,
+        opens_run=False,
+        alone="start it once",
     ),
     "prepare": Command(
         "Make the tokeniser and the tokenised corpus.",

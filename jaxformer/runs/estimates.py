@@ -2,12 +2,10 @@
 
 import dataclasses
 import functools
-import json
 import logging
 import timeit
 from collections import Counter
 from datetime import timedelta
-from importlib.resources import files
 from typing import Any
 
 import jax
@@ -19,6 +17,7 @@ from jaxformer.corpus.plan import Plan
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.store import id_dtype
 from jaxformer.models.sequence_model import LikeParameters, Model
+from jaxformer.runs.recipes import describe_quality, measured_rows
 from jaxformer.runs.run import Run, largest_shape
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import counted
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 EXPECTED_SHARE_OF_RATE = 0.4
 SIZES_TO_TIME = (512, 1024, 2048, 4096, 8192)
 LONG_ENOUGH = 0.05  # seconds: a product that takes so long is timed well
-QUOTED = 4  # numbers of pairs differ by at most this factor from a measured one
 
 
 def seconds_per_update(flops: int, model: Model) -> float:
@@ -200,23 +198,18 @@ def report_quality(pairs: int) -> list[dict[str, Any]]:
 
     Returns their rows of docs/model_size.md, or [] if no number of pairs is near.
     """
-    rows = json.loads(files(__package__).joinpath("quality.json").read_text("utf-8"))
-
-    def factor(row: dict[str, Any]) -> float:
-        return max(row["pairs"] / max(1, pairs), pairs / row["pairs"])
-
-    nearest = min(map(factor, rows))
-    found = [row for row in rows if factor(row) == nearest <= QUOTED]
-    if found:
-        form = "BLEU {:.1f} with tatoeba_rows:{model}_{pairs}"
-        scores = [form.format(np.mean(row["bleu"]), **row) for row in found]
-        logger.info(
-            "quality     %s pairs of everyday English-German: %s\n"
-            "            docs/model_size.md has the models; other text differs",
-            f"{found[0]['pairs']:,}",
-            ", ".join(scores),
-        )
+    if found := measured_rows(pairs):
+        scores = "\n            ".join(describe_quality(pairs))
+        logger.info(f"quality     {scores}")
     return found
+
+
+def describe_load(load: float) -> str:
+    """Say that other programs slow this machine down, "" if its load is low."""
+    if load <= (cores := usable_cores()):
+        return ""
+    busy = f"the machine was busy, with a load of {load:.1f} on {cores} cores"
+    return f"{busy}, and may be several times faster when it is idle"
 
 
 def report_verdict(figures: dict[str, Any], steps: int) -> None:
@@ -227,8 +220,7 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
     updates = figures["updates_per_epoch"]
     seconds = figures["seconds_per_update_estimate"]
     epoch, whole = (timedelta(seconds=round(seconds * n)) for n in (updates, steps))
-    count, load, cores = figures["warnings"], figures["load"], usable_cores()
-    epochs = figures["epochs"]
+    count, epochs = figures["warnings"], figures["epochs"]
     epochs = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     lines = [
         f"verdict     {fits[figures['fits']]}: {memory} on each device",
@@ -238,11 +230,8 @@ def report_verdict(figures: dict[str, Any], steps: int) -> None:
         f"estimated from {figures['flops_per_update']:.3g} operations an update, at "
         f"{EXPECTED_SHARE_OF_RATE:.0%} of the rate of a matrix product here",
     ]
-    if load > cores:
-        lines.append(
-            f"the machine was busy, with a load of {load:.1f} on {cores} cores: repeat "
-            "the check when it is idle, which may be several times faster"
-        )
+    if busy := describe_load(figures["load"]):
+        lines.append(f"{busy}; repeat the check then")
     if figures["fits"] is False:
         largest = figures["largest_microbatches"]
         cures = [f"add {found['flags']}" for found in (largest or {}).values() if found]

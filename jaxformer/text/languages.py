@@ -6,7 +6,9 @@ here many go through the machine together, which is faster, with the same probab
 """
 
 import functools
+import logging
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,10 +20,25 @@ from jaxformer.config.data import base_language
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import SIDES
 
+logger = logging.getLogger(__name__)
+
 _load = functools.cache(load_model)
 _ODDS = 15  # of another language to the side's own, for a sentence to be reported
+UNDETERMINED = "und"  # ISO 639-2
 _NO_LANGUAGE = "zxx"  # the model's label for numbers, markup and the like
 _MOST = 500  # characters of a sentence that are classified
+
+
+def recognise(texts: Sequence[str], side: str) -> str:
+    """Return and log the language of most texts. Raises InputError without one."""
+    model = Languages(("en", "en"))  # any two
+    found = model.languages[model.classify(texts).argmax(axis=1)]
+    (code, count), *_ = Counter(found.tolist()).most_common()
+    said = f"the {side} is {code}, as {count / len(texts):.0%} of its first lines are"
+    if count <= len(texts) / 2:
+        raise InputError(f"{said}; give --{side}_language")
+    logger.info(said)
+    return code
 
 
 class Languages:
@@ -31,9 +48,9 @@ class Languages:
         """Take two language codes. Raises InputError for one that the model lacks."""
         weights, priors, labels, moves, rows, features = _load(MODEL_DIR / MODEL_FILE)
         self._codes, self.labels = [*map(base_language, codes)], np.array(labels)
-        self._languages = np.array([*map(base_language, labels)])
+        self.languages = np.array([*map(base_language, labels)])
         for code in self._codes:
-            if code not in self._languages:
+            if code not in self.languages:
                 raise InputError(f"languages: py3langid has no language {code!r}")
         self._weights = np.asarray(weights, np.float32)  # [features, len(labels)]
         self._priors = np.asarray(priors)  # [len(labels)]
@@ -69,11 +86,11 @@ class Languages:
         """
         scores = self.classify(texts)
         best = scores.argmax(axis=1)
-        is_own = self._languages == self._codes[side]
+        is_own = self.languages == self._codes[side]
         own = scores[:, is_own].max(axis=1)  # of one or two scripts
         odds = scores.max(axis=1) - own
         return {
-            i: (str(self._languages[best[i]]), math.exp(odds[i]))
+            i: (str(self.languages[best[i]]), math.exp(odds[i]))
             for i in np.flatnonzero(odds > math.log(_ODDS)).tolist()
             if self.labels[best[i]] != _NO_LANGUAGE
         }

@@ -12,6 +12,7 @@ NEW = f"--workdir=new --config=toy {TEXT}"
 OWN = f"{NEW} --config.data.tokenizer=own.model"
 NOT_THERE = "new is not a writable folder"
 GIVEN = "--workdir= --hypotheses=one --reference=one --target_language=fr"
+NEW_TEXT = "--train=one,one --dev=one,one"  # of new
 CORPUS = "--source=one --output=new"  # of translate_corpus
 
 # Of data.corpora, each in a list.
@@ -304,6 +305,20 @@ MISTAKES = {
         *((f"--reference={name}", said) for name, (_, said) in FOUND.items()),
         ("--reference=text.jsonl --source=one", "its sources; leave out --source"),
         ("--reference=text.jsonl --tag=>>de<<", "leave out --source and --tag"),
+    ],
+    "new": [
+        ("", "give --train, --dev and --output=mine.py"),
+        ("--train=one,one --dev=one,one --output=new.txt", "does not end in .py"),
+        (f"{NEW_TEXT} --output=toy.py", "toy.py exists already; choose a new file"),
+        (f"{NEW_TEXT} --output=new.py --config=toy", "leave out --config"),
+        (f"{NEW_TEXT} --output=new.py --config.training.steps=3", "leave out --config"),
+        ("--train=short,one --dev=one,one --output=new.py", "one has 1: line N of one"),
+        ("--train=one,one --dev=short,one --output=new.py", "one has 1: line N of one"),
+        ("--train=one,nine --dev=one,one --output=new.py", "there is no file"),
+        ("--train=one --dev=one --output=new.py", "are not alike: give both as SOUR"),
+        ("--train=a.tsv --dev=one,one --output=new.py", "are not alike: give both as"),
+        ("--train=a.jsonl --dev=a.jsonl.gz --output=new.py", "name the columns"),
+        ("--train=blank,blank --dev=one,one --output=new.py", "--train has no pairs"),
     ],
     "align": [
         ("--output=short", "--output=short exists"),

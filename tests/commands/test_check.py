@@ -185,7 +185,12 @@ def test_scores_of_the_nearest_number_of_pairs_are_quoted(caplog):
         found = report_quality(3_000)
     assert {row["pairs"] for row in found} == {1_000}
     assert all(row["bleu"] for row in found)
-    assert "1,000 pairs of everyday English-German: BLEU" in caplog.messages[0]
+    assert (
+        "1,000 pairs of everyday English-German, at most 7,200 updates: BLEU"
+        in caplog.messages[0]
+    )
+    recipe = "own_text_rows:few, the choice of jaxformer new: BLEU 20.3 with 10,000"
+    assert f"quality     {recipe}" in caplog.messages[0]
     best = f"{found[0]['bleu'][0]:.1f} with tatoeba_rows:tiny_1000"
     assert best in caplog.messages[0]
     assert {row["pairs"] for row in report_quality(9_000)} == {10_000}

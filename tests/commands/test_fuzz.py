@@ -32,6 +32,7 @@ TEXT = "bo da fe\nni\n"
 # What a command needs besides --workdir and the flag that is tried.
 BASE = {
     "export": {"format": "huggingface", "output": "new"},
+    "new": {"train": "text,text", "dev": "text,text", "output": "new.py"},
     "import": {"input": "run", "config": "demo"},
     "visualize": {"output": "page.html"},
     "report": {"output": "page.html"},

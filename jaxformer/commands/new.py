@@ -1,0 +1,170 @@
+"""jaxformer new: write a config for a text, with the reason for each value.
+
+The config begins with one that comes with jaxformer, which jaxformer.runs.recipes
+chooses, and sets what depends on the text and on this device.
+"""
+
+import logging
+import os
+import re
+import shlex
+from collections import Counter, deque
+from collections.abc import Iterable
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from textwrap import fill
+
+import jax
+
+from jaxformer.config.data import DataConfig
+from jaxformer.decoding.fastest_dtype import LEAST_GAIN
+from jaxformer.models.architectures import make_model
+from jaxformer.runs.config_files import ConfigRequest, Values, parse_config
+from jaxformer.runs.estimates import describe_load, seconds_per_update
+from jaxformer.runs.recipes import describe_quality, recipe_for
+from jaxformer.system.errors import InputError
+from jaxformer.system.files import require_output, url_of, write_atomically
+from jaxformer.text.flaws import SAMPLE
+from jaxformer.text.languages import UNDETERMINED, recognise
+from jaxformer.text.lines import normalise
+from jaxformer.text.sources import Pair, read_pairs
+
+logger = logging.getLogger(__name__)
+
+BYTES_OF_A_PIECE = 4  # of UTF-8, about so many in any script
+MOST_LONG = 0.01  # share of pairs that are longer than a row
+LONGEST_ROW = 256  # pieces
+_RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
+
+
+class Survey:
+    """What one reading of a text counts, without pairs that have a blank side."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self.pairs, self.target_bytes = 0, 0
+        self.lengths: Counter[int] = Counter()  # bytes of the longer side
+        self.sample: list[list[str]] = []  # the first pairs
+        for texts in ([*map(normalise, pair)] for pair in pairs):
+            if all(texts):
+                sizes = [len(text.encode()) for text in texts]
+                self.pairs += 1
+                self.target_bytes += sizes[1]
+                self.lengths[max(sizes)] += 1
+                if len(self.sample) < SAMPLE:
+                    self.sample.append(texts)
+        if not self.pairs:
+            raise InputError("--train has no pairs; give another text")
+
+    def share_above(self, pieces: int) -> float:
+        """Estimate the share of pairs with a side of more pieces."""
+        most = pieces * BYTES_OF_A_PIECE
+        return sum(n for size, n in self.lengths.items() if size > most) / self.pairs
+
+
+def run(
+    *,
+    config: ConfigRequest,
+    workdir: Path | None,
+    train: str | None,
+    dev: str | None,
+    source_language: str | None,
+    target_language: str | None,
+    output: Path | None,
+) -> dict:
+    """Write the config `output`; log the next commands, for the run `workdir`."""
+    load = os.getloadavg()[0]  # before the work of this command
+    if None in (train, dev, output):
+        raise InputError("give --train, --dev and --output=mine.py, the file to write")
+    if config != ConfigRequest():
+        raise InputError("leave out --config, and change values in the written file")
+    require_output(output, [".py"])
+    if output.exists():
+        raise InputError(f"{output} exists already; choose a new file")
+    data = locate(train, dev)
+    codes = {"source": source_language, "target": target_language}
+    if data["corpus"] in ("jsonl", "parquet") and None in codes.values():
+        raise InputError("--source_language and --target_language name the columns")
+    data |= {f"{side}_language": code or UNDETERMINED for side, code in codes.items()}
+    text = DataConfig.of(recipe_for(0).values()["data"] | data)
+    survey = Survey(read_pairs(text, "train"))
+    deque(read_pairs(text, "dev"), maxlen=0)  # raises if it cannot be read
+    for side, texts in zip(codes, zip(*survey.sample, strict=True), strict=True):
+        if data[f"{side}_language"] == UNDETERMINED:
+            data[f"{side}_language"] = recognise(texts, side)
+    name = recipe_for(survey.pairs).config
+    write_atomically(output, render(survey, data, load))
+    logger.info(
+        "wrote %s, which begins with %s; next:\n  %s\n  %s", output, name,
+        shlex.join(["jaxformer", "check", f"--config={output}"]),
+        shlex.join(["jaxformer", "train", f"--config={output}",
+                    str(workdir or Path("runs", output.stem))]),
+    )  # fmt: skip
+    direction = f"{data['source_language']}-{data['target_language']}"
+    return {"pairs": survey.pairs, "direction": direction, "config": name}
+
+
+def locate(train: str, dev: str) -> dict[str, str]:
+    """Return the keys of `data` that locate a text, with absolute paths."""
+    found = [
+        ["files"] if "," in text else _RECORDS.findall(text) for text in (train, dev)
+    ]
+    if found[0] != found[1] or not found[0]:
+        raise InputError(
+            f"--train={train} and --dev={dev} are not alike: give both as "
+            "SOURCE,TARGET, or both as a .tsv, a .jsonl or a .parquet file"
+        )
+    data = {"corpus": found[0][0], "directory": "", "test": ""}
+    for key, text in (("train", train), ("dev", dev)):
+        paths = (os.path.expanduser(part.strip()) for part in text.split(","))
+        data[key] = ",".join(url_of(path) or os.path.abspath(path) for path in paths)
+    return data
+
+
+def fit(values: Values, survey: Survey) -> dict[str, float]:
+    """Set rows and `model.dtype`; return estimated seconds of an update by dtype."""
+    length = values["batches"]["row_length"]
+    while length < LONGEST_ROW and survey.share_above(length) > MOST_LONG:
+        length *= 2
+    values["batches"]["row_length"] = length
+    values["data"]["max_length"] = max(length, values["data"]["max_length"])
+    rows, seconds = values["training"]["tokens_per_update"] // length, {}
+    for dtype in ("float32", "bfloat16"):
+        values["model"]["dtype"] = dtype
+        config = parse_config(values)
+        size = config.data.vocab_size
+        model = make_model(config.model, vocab_size=size, rematerialise=False)
+        seconds[dtype] = seconds_per_update(model.flops(rows, length, length), model)
+    if seconds["bfloat16"] * LEAST_GAIN > seconds["float32"]:
+        values["model"]["dtype"] = "float32"
+    return seconds
+
+
+def render(survey: Survey, data: dict[str, str], load: float) -> str:
+    """Return the text of the config file that fits a text and this device."""
+    recipe = recipe_for(survey.pairs)
+    values = recipe.values()
+    values["data"] |= data
+    seconds = fit(values, survey)
+    steps, tokens = (values["training"][k] for k in ("steps", "tokens_per_update"))
+    time = timedelta(seconds=round(steps * seconds[values["model"]["dtype"]]))
+    device = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+    notes = [
+        f"{time} for all updates on {device}, as jaxformer check estimates it",
+        *filter(None, [describe_load(load)]),
+        *describe_quality(survey.pairs),
+    ]
+    module, _, row = recipe.config.partition(":")
+    of_epoch = survey.target_bytes / BYTES_OF_A_PIECE + survey.pairs  # pieces and EOS
+    template = files(__package__).joinpath("new.txt").read_text("utf-8")
+    return template.format(
+        **values,
+        pairs=survey.pairs,
+        notes="\n".join(fill(f"- {n}", 88, subsequent_indent="  ") for n in notes),
+        why=recipe.why,
+        epochs=steps * tokens / of_epoch,
+        long=survey.share_above(values["batches"]["row_length"]),
+        gain=seconds["float32"] / seconds["bfloat16"],
+        module=module,
+        row=repr(row) if row else "",
+    )

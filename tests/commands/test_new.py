@@ -1,0 +1,162 @@
+"""jaxformer new: a config for a text, from a recipe that was measured."""
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import jax
+import pytest
+
+from jaxformer import grammar
+from jaxformer.commands import new
+from jaxformer.runs.config_files import override, parse_config, read_config_file
+from jaxformer.runs.recipes import recipe_for
+from jaxformer.system.errors import InputError
+from jaxformer.text import languages
+from tests.commands.runs import text_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+# Pairs of a text, the backend, and the command of the row that docs show for it.
+ROWS = [
+    (10_000, "cpu", "own_text_rows:few", {}),
+    (29_000, "cpu", "multi30k", {
+        "data.max_length": "64", "batches.layout": "packed", "batches.row_length": "64",
+        "training.steps": "27000", "training.eval_every": "3000",
+    }),
+    (50_000, "cpu", "tatoeba_rows:small_50000", {"training.steps": "11200"}),
+    (165_151, "cpu", "tatoeba_rows:small_165000", {"training.steps": "14400"}),
+    (165_151, "gpu", "tatoeba_rows:base_165000", {"training.steps": "14400"}),
+    (4_500_000, "gpu", "wmt_base", {}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder with sentences as two files and as TSV."""
+    folder = tmp_path_factory.mktemp("text")
+    for split, count in {"train": 300, "dev": 20}.items():
+        pairs = [*grammar.generate(split, count, seed=1)]
+        (folder / f"{split}.en").write_text(text_of(pair.source for pair in pairs))
+        (folder / f"{split}.de").write_text(text_of(pair.target for pair in pairs))
+        lines = (f"{pair.source}\t{pair.target}" for pair in pairs)
+        (folder / f"{split}.tsv").write_text(text_of(lines))
+    return folder
+
+
+@pytest.fixture
+def write(command, text, monkeypatch):
+    """Write a config as a user in the folder of the text; returns the Answer."""
+    monkeypatch.chdir(text)
+    speeds = {"float32": 2.0, "bfloat16": 1.0}
+    timed = mock.Mock(side_effect=lambda flops, model: speeds[model.dtype])
+    monkeypatch.setattr(new, "seconds_per_update", timed)
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0, 0))
+
+    def run(*flags, seconds=1.0):
+        speeds["bfloat16"] = seconds
+        return command("new", *flags)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "corpus"),
+    [("train.en, train.de", "dev.en,dev.de", "files"), ("train.tsv", "dev.tsv", "tsv")],
+)
+def test_the_config_is_the_recipe_with_this_text(
+    write, command, text, tmp_path, train, dev, corpus, monkeypatch
+):
+    file = tmp_path / "mine.py"
+    answer = write(f"--train={train}", f"--dev={dev}", f"--output={file}")
+    expected = {"pairs": 300, "direction": "en-de", "config": "own_text_rows:few"}
+    assert answer.result == expected
+    values = read_config_file("own_text_rows:few")
+    places = {
+        key: ",".join(str(text / part.strip()) for part in given.split(","))
+        for key, given in {"train": train, "dev": dev}.items()
+    }
+    values["data"] |= {"corpus": corpus, "directory": "", "test": "", **places}
+    values["model"]["dtype"] = "bfloat16"
+    assert read_config_file(str(file)) == values
+    # What comes next works from any folder.
+    monkeypatch.chdir(tmp_path)
+    commands = [line[2:] for line in answer.err.splitlines() if line[:2] == "  "]
+    assert commands == [
+        f"jaxformer check --config={file}",
+        f"jaxformer train --config={file} runs/mine",
+    ]
+    flags = f"--config={file}", "--config.data.vocab_size=300"
+    assert command("prepare", *flags, workdir=tmp_path / "run").result["pairs"] > 200
+
+
+def test_each_value_has_a_reason(write, tmp_path):
+    flags = "--train=train.tsv", "--dev=dev.tsv", f"--output={tmp_path / 'mine.py'}"
+    write(*flags, seconds=1.9)
+    written = (tmp_path / "mine.py").read_text()
+    assert '"""A config for 300 pairs, written by jaxformer new.' in written
+    assert f"- 6:40:00 for all updates on {jax.device_count()} x cpu" in written
+    assert "- the machine was busy, with a load of 99.0 on" in written
+    assert re.search(r"own_text_rows:few, [\w ]+: BLEU 20\.3 with\s+10,000", written)
+    assert "BLEU 5.6 with\n  tatoeba_rows:tiny_1000" in written
+    assert "bfloat16 is 1.1 times as fast" in written
+    assert read_config_file(str(tmp_path / "mine.py"))["model"]["dtype"] == "float32"
+    *_, body = written.partition("get_config('few')")
+    for paragraph in body.strip().split("\n\n"):
+        assert re.match(r" *# [A-Z]\w+: .*\n( *# .*\n)? *config\.", paragraph)
+
+
+def test_a_config_is_never_replaced(write, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("mine")
+    flags = "--train=train.tsv", "--dev=dev.tsv", f"--output={file}"
+    assert "exists already; choose a new file" in write(*flags).complaint
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("pairs", "backend", "row", "flags"), ROWS)
+def test_the_recipe_is_the_row_that_docs_show(pairs, backend, row, flags, monkeypatch):
+    """With the same values; and the page of sizes lists it."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    recipe = recipe_for(pairs)
+    assert recipe.config == row
+    values = recipe.values()
+    assert values == override(read_config_file(row), tuple(flags.items()))
+    parse_config(values | {"data": read_config_file("demo")["data"]}).require_rows()
+    table = re.findall(
+        r"(?m)^\| .*`configs/(\S+)\.py(:\w+)?`", (DOCS / "model_size.md").read_text()
+    )
+    assert row in {name + of_file for name, of_file in table}
+
+
+@pytest.mark.parametrize(("pairs", "backend"), {row[:2] for row in ROWS})
+def test_scores_of_recipes_are_those_of_docs(pairs, backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    pages = "".join(
+        (DOCS / f"{name}.md").read_text() for name in ("results", "model_size")
+    )
+    known = {f"{float(each):.1f}" for each in re.findall(r"\b\d\d\.\d\d\b", pages)}
+    scores = re.findall(r"\b\d\d\.\d\b", recipe_for(pairs).measured)
+    assert len(scores) == (pairs < 300_000) + (pairs == 29_000)
+    assert {*scores} <= known
+
+
+@pytest.mark.parametrize(("words", "rows"), [(8, 64), (40, 64), (60, 128), (900, 256)])
+def test_rows_hold_the_sentences(words, rows, monkeypatch):
+    """Of 100 pairs, 98 are short; one per cent may be longer than a row."""
+    monkeypatch.setattr(new, "seconds_per_update", lambda *_: 1.0)
+    long = "seven " * words
+    survey = new.Survey([("a b", "c d")] * 98 + [("a", long), (long, "b"), ("", "x")])
+    assert (survey.pairs, survey.target_bytes) == (100, 98 * 3 + len(long.strip()) + 1)
+    values = recipe_for(100).values()
+    new.fit(values, survey)
+    assert values["batches"]["row_length"] == values["data"]["max_length"] == rows
+    assert survey.share_above(rows) == (0.02 if words == 900 else 0)
+
+
+def test_a_language_is_that_of_most_sentences():
+    english, german = "This is the house of my friend.", "Das ist das Haus von mir."
+    texts = [english] * 20 + [german] * 10
+    assert languages.recognise(texts, "source") == "en"
+    assert languages.recognise([*texts, *[german] * 20], "source") == "de"
+    with pytest.raises(InputError, match=r"50% of its first lines.*--target_language"):
+        languages.recognise([english, german] * 9, "target")
