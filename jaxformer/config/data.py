@@ -17,6 +17,7 @@ from jaxformer.tokens import require_plain
 logger = logging.getLogger(__name__)
 
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
+VERSIONS = 16  # of a text that is drawn at random, unless `data.versions` says it
 # Kinds of pairs that `data.drop` may have: `jaxformer.text.flaws` finds them.
 DROPPED = ("swapped", "language", "copy", "entities", "mojibake", "quotes")
 
@@ -90,18 +91,18 @@ class DataConfig(Section, name="data"):
         choices=("bpe", "unigram"),
     )
     subword_sampling: float | None = setting(
-        "Split the words of training pairs at random, anew in each epoch unless "
-        "`versions` is set: of a BPE vocabulary the probability to drop a merge, such "
-        "as 0.1; of a unigram model the exponent of the probabilities, such as 0.2, "
-        "less for more variety. None: always the same pieces.",
+        "Split the words of training pairs at random, in each of `versions` anew: of a "
+        "BPE vocabulary the probability to drop a merge, such as 0.1; of a unigram "
+        "model the exponent of the probabilities, such as 0.2, less for more variety. "
+        "None: always the same pieces.",
         above=0,
         most=1,
     )
     versions: int | None = setting(
-        "Prepare so many versions of the training pairs, each split at random; epoch e "
-        "reads version e mod `versions`. It needs subword_sampling. None: with "
-        "subword_sampling, words are split anew in each epoch.",
-        least=2,
+        "Versions of the training pairs that are prepared, each drawn at random; epoch "
+        f"e reads version e mod `versions`. None: {VERSIONS} with subword_sampling, "
+        "else 1.",
+        least=1,
         most=100,
     )
     user_defined_symbols: tuple[str, ...] = setting(
@@ -173,7 +174,7 @@ class DataConfig(Section, name="data"):
             for split in filter(self.has_text, ("train", "dev", "test")):
                 self.pairs_of(split)
         require_plain("user_defined_symbols", self.user_defined_symbols)
-        if self.versions and self.subword_sampling is None:
+        if self.version_count > 1 and not self.is_drawn:
             raise InputError(
                 f"data.versions is {self.versions} and data.subword_sampling None, so "
                 "that all versions would be equal; set data.subword_sampling, or "
@@ -198,9 +199,14 @@ class DataConfig(Section, name="data"):
                 )
 
     @property
-    def splits_each_epoch(self) -> bool:
-        """Whether training splits words anew in each epoch."""
-        return self.subword_sampling is not None and self.versions is None
+    def is_drawn(self) -> bool:
+        """Whether versions of the training pairs differ."""
+        return self.subword_sampling is not None
+
+    @property
+    def version_count(self) -> int:
+        """The versions of the training pairs that are prepared."""
+        return self.versions or (VERSIONS if self.is_drawn else 1)
 
     @property
     def tags(self) -> list[str]:

@@ -4,7 +4,6 @@ A layout consists of slots in rows. Each slot holds a pair of one class: its buc
 in packed rows its two lengths. `jaxformer.corpus.plan` turns it into batches.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -65,45 +64,6 @@ def choose_buckets(
     return Layout(sizes[cuts - 1], classes, slot_classes, row_starts, slot_classes)
 
 
-def fill_buckets(
-    sizes: np.ndarray, row_shapes: np.ndarray, source: np.ndarray, target: np.ndarray
-) -> Layout | None:
-    """Put pairs of these lengths, int [n], into n rows of `row_shapes`, ascending.
-
-    The class of a pair is the first bucket that holds it. A pair may be in a row of a
-    larger bucket. Returns None if some pair would be in a smaller one.
-    """
-    lengths = source, target
-    classes = np.max(
-        [
-            np.searchsorted(most, each)
-            for most, each in zip(sizes.T, lengths, strict=True)
-        ],
-        axis=0,
-    ).astype(np.uint8)
-    if (np.sort(classes) > row_shapes).any():
-        return None
-    row_starts = np.arange(len(classes) + 1, dtype=np.int32)
-    return Layout(sizes, classes, row_shapes, row_starts, row_shapes)
-
-
-def with_spare_buckets(
-    layout: Layout, source: np.ndarray, target: np.ndarray
-) -> Layout:
-    """Move rows to larger buckets, so that `fill_buckets` holds similar lengths.
-
-    The number of pairs beyond a length differs from epoch to epoch by less than
-    1.5 sqrt(n), except in rare epochs.
-    """
-    total, rows = len(layout.classes), np.bincount(layout.row_shapes)
-    beyond = np.cumsum(rows[::-1])[::-1]  # the rows of a bucket and of larger ones
-    beyond[1:] = np.minimum(beyond[1:] + int(1.5 * total**0.5), total)
-    rows = -np.diff(beyond, append=0)
-    sizes, rows = layout.sizes[rows > 0], rows[rows > 0]
-    row_shapes = np.repeat(np.arange(len(rows), dtype=np.uint8), rows)
-    return fill_buckets(sizes, row_shapes, source, target)
-
-
 def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
     """Find the ends of at most `max_pieces` pieces that cover 0..n at least cost.
 
@@ -162,32 +122,6 @@ def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout
         row_starts=offsets(np.concatenate(slots_in_row)).astype(np.int32),
         row_shapes=np.zeros(sum(map(len, slots_in_row)), np.uint8),
     )
-
-
-def rows_with_spare(layout: Layout, source: np.ndarray, target: np.ndarray) -> int:
-    """Return how many packed rows hold any epoch of lengths like these, int [n].
-
-    The tokens of two epochs differ by less than the root of the sum of squared lengths,
-    except in rare epochs.
-    """
-    squares = (np.square(side, dtype=np.int64).sum() for side in (source, target))
-    spare = math.ceil(max(squares) ** 0.5 / layout.sizes.min())
-    return min(len(source), len(layout.row_shapes) + spare)
-
-
-def fill_rows(
-    row_length: int, rows: int, source: np.ndarray, target: np.ndarray
-) -> Layout | None:
-    """Pack as `pack_rows`, in exactly `rows` rows; None if it takes more."""
-    layout = pack_rows(source, target, row_length)
-    missing = rows - len(layout.row_shapes)
-    if missing < 0:
-        return None
-    inside = np.setdiff1d(np.arange(len(source)), layout.row_starts)  # of a row
-    split = inside[np.linspace(0, len(inside), missing, endpoint=False, dtype=int)]
-    row_starts = np.sort(np.append(layout.row_starts, split)).astype(np.int32)
-    row_shapes = np.zeros(rows, np.uint8)
-    return layout._replace(row_starts=row_starts, row_shapes=row_shapes)
 
 
 # Room is unsigned: below zero it wraps to a huge number. So the search for least room

@@ -3,8 +3,6 @@
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.corpus.store`), one
                                 corpus after the other
-    workdir/corpus/versions/    of words, with data.subword_sampling and no
-                                data.versions: `jaxformer.corpus.subwords`
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
     workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
@@ -26,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.corpus.store import IDS, TokenizedCorpus, names_of, open_corpus
-from jaxformer.corpus.subwords import Subwords
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, checksummed, verify_checksums
 from jaxformer.system.mirror import LOCAL, Mirror
@@ -52,7 +49,6 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
-    subwords: Subwords | None = None  # of `train`, if words are split in each epoch
     later_versions: tuple[TokenizedCorpus, ...] = ()  # with data.versions: 1, 2, ...
 
     @property
@@ -133,7 +129,8 @@ def open_prepared(
             "corpus back that they were trained with, or use another run folder"
         )
     verifier = Verifier(corpus) if is_large else None
-    names = names_of(report["settings"].get("versions"))
+    count = report.get("versions") or report["settings"].get("versions") or 1
+    names = names_of(count)
     train, *later = (
         open_corpus(corpus / "train", both, verifier=verifier, mirror=mirror)
         for both in zip(names[::2], names[1::2], strict=True)
@@ -143,5 +140,4 @@ def open_prepared(
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    subwords = Subwords.open(corpus, report["settings"], verifier, mirror)
-    return PreparedCorpus(tokenizer, train, dev, report, subwords, tuple(later))
+    return PreparedCorpus(tokenizer, train, dev, report, tuple(later))

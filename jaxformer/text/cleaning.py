@@ -105,7 +105,6 @@ class CleanChunk(NamedTuple):
 
     ids: tuple[Ragged, ...]  # EOS last; source and target of each of `data.versions`
     report: CorpusReport
-    pairs: list[Pair]  # as text, if they are split anew in each epoch
 
 
 def clean_chunk(
@@ -143,16 +142,14 @@ def clean_chunk(
     if len(kept) < len(pairs):
         ids = [side.select(kept) for side in ids]
         pairs = [pairs[index] for index in kept]
-    if config and config.versions:
+    if config and config.is_drawn:
         ids = _versions(tokenizer, config, pairs, ids)
-    if not (config and config.splits_each_epoch):
-        pairs = []
     report.kept = len(kept)
     for counts, side in zip((report.source, report.target), ids[:2], strict=True):
         counts.tokens = len(side.tokens)
         counts.unknown = int((side.tokens == UNK).sum())
         counts.longest = int(side.lengths.max(initial=0))
-    return CleanChunk(tuple(ids), report, pairs)
+    return CleanChunk(tuple(ids), report)
 
 
 def _versions(
@@ -165,7 +162,7 @@ def _versions(
     samplers = _samplers(
         tokenizer.content, (*config.tags, *config.user_defined_symbols)
     )
-    count, strength = config.versions, config.subword_sampling
+    count, strength = config.version_count, config.subword_sampling
     versions = [([], []) for _ in range(count)]
     for pair in pairs:
         random = Random("\t".join([str(config.seed), *pair]))

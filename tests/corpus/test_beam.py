@@ -168,8 +168,6 @@ def test_mistakes_are_one_line_and_leave_nothing(config, tmp_path):
     assert refused(config, options=PROCESSES).endswith(not_utf8)
     (text / "one.1.a.gz").write_bytes(gzip.compress(b"a\n"))
     assert refused(config).endswith("line N of one must translate line N of the other")
-    sampling = replace(config_of(text), subword_sampling=0.1)
-    assert "set data.versions as well, or prepare without --runner" in refused(sampling)
     for runner, options, reason in (
         ("Best", "", "Unexpected pipeline runner"),
         ("DirectRunner", "--direct_num_workers=many", "2"),

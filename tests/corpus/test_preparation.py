@@ -40,6 +40,7 @@ def config_of(folder: Path, **changes) -> DataConfig:
                     {**corpus, "name": "two", "train": "two", "dev": ""}),
         "source_language": "a", "target_language": "b", "vocab_size": 60,
         "character_coverage": 1.0, "max_length": 25, "subword_sampling": 0.1,
+        "versions": 2,
     }  # fmt: skip
     return DataConfig(**values | changes)
 
@@ -98,9 +99,7 @@ def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("sampling", "versions"), [(None, None), (0.1, None), (0.1, 3)]
-)
+@pytest.mark.parametrize(("sampling", "versions"), [(None, None), (0.1, 1), (0.1, 3)])
 def test_the_files_are_the_same_for_any_number_of_processes(
     folder, tmp_path, sampling, versions, monkeypatch
 ):

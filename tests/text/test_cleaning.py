@@ -20,10 +20,8 @@ def cleaned():
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, repeated=None, **changes):
-        rules = {"max_length": 100, "max_ratio": 2.0, "versions": None, "drop": None}
-        rules = SimpleNamespace(
-            **rules | changes, tag="", target_tag="", splits_each_epoch=False
-        )
+        rules = {"max_length": 100, "max_ratio": 2.0, "is_drawn": False, "drop": None}
+        rules = SimpleNamespace(**rules | changes, tag="", target_tag="")
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))
