@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
 VERSIONS = 16  # of a text that is drawn at random, unless `data.versions` says it
+_SHARE = {"least": 0, "most": 1}
 # Kinds of pairs that `data.drop` may have: `jaxformer.text.flaws` finds them.
 DROPPED = ("swapped", "language", "copy", "entities", "mojibake", "quotes")
 
@@ -53,6 +55,31 @@ def language_code(name: str) -> str:
         if entry["Type"] == "language" and name.casefold() in names:
             return entry["Subtag"]
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseConfig(Section, name="data.noise"):
+    """Shares of the training pairs that are changed: `jaxformer.text.noise`."""
+
+    copy: float = setting(
+        "Pairs that get an emoji, a number, a URL, an e-mail address, a placeholder of "
+        "`user_defined_symbols` or an unknown word, the same one on both sides.",
+        **_SHARE,
+    )
+    upper_case: float = setting("Pairs in capitals.", **_SHARE)
+    title_case: float = setting("Pairs with a capital in each word.", **_SHARE)
+    no_stop: float = setting("Pairs without their final full stops.", **_SHARE)
+    typo: float = setting("Pairs with a typo in the source.", **_SHARE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (total := math.fsum(vars(self).values())) > 1:
+            raise InputError(
+                f"the shares of data.noise add up to {total:g}; lower them to 1 in all"
+            )
+
+
+NO_NOISE = dict.fromkeys(NoiseConfig.keys({}), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +127,20 @@ class DataConfig(Section, name="data"):
     )
     versions: int | None = setting(
         "Versions of the training pairs that are prepared, each drawn at random; epoch "
-        f"e reads version e mod `versions`. None: {VERSIONS} with subword_sampling, "
-        "else 1.",
+        f"e reads version e mod `versions`. None: {VERSIONS} with subword_sampling or "
+        "noise, else 1.",
         least=1,
         most=100,
+    )
+    noise: dict = setting(  # noqa: RUF009 as in all sections
+        "Shares of the training pairs that are changed before they are tokenised, in "
+        "each of `versions` anew; a pair has one kind of change.",
+        earlier=NO_NOISE,
+    )
+    byte_fallback: bool = setting(
+        "The trained vocabulary has a piece for each of the 256 bytes, of which other "
+        "characters are made, so that no character is unknown.",
+        earlier=False,
     )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
@@ -164,6 +201,7 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "noise", vars(NoiseConfig.of(self.noise)))
         for key in ("tag", "target_tag"):
             tag = getattr(self, key)
             if tag and not re.fullmatch(TAG, tag):
@@ -177,8 +215,8 @@ class DataConfig(Section, name="data"):
         if self.version_count > 1 and not self.is_drawn:
             raise InputError(
                 f"data.versions is {self.versions} and data.subword_sampling None, so "
-                "that all versions would be equal; set data.subword_sampling, or "
-                "data.versions=None"
+                "that all versions would be equal; set data.subword_sampling, a share "
+                "of data.noise, or data.versions=None"
             )
         if self.subword_sampling is not None and self.target_tag:
             raise InputError(
@@ -198,10 +236,15 @@ class DataConfig(Section, name="data"):
                     f"data.{key}=en"
                 )
 
+    @classmethod
+    def keys(cls, given: Mapping[str, Any]) -> dict[str, dataclasses.Field]:
+        shares = NoiseConfig.keys({})
+        return super().keys(given) | {f"noise.{key}": shares[key] for key in shares}
+
     @property
     def is_drawn(self) -> bool:
         """Whether versions of the training pairs differ."""
-        return self.subword_sampling is not None
+        return self.subword_sampling is not None or any(self.noise.values())
 
     @property
     def version_count(self) -> int:

@@ -4,6 +4,7 @@ A layout consists of slots in rows. Each slot holds a pair of one class: its buc
 in packed rows its two lengths. `jaxformer.corpus.plan` turns it into batches.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +65,24 @@ def choose_buckets(
     return Layout(sizes[cuts - 1], classes, slot_classes, row_starts, slot_classes)
 
 
+def share_buckets(
+    layout: Layout, lengths: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> list[Layout]:
+    """Arrange several texts of n pairs, with these lengths, in the same n rows.
+
+    `layout` is that of one of them. The largest bucket grows to hold every pair. There
+    are as many rows of a bucket and of larger ones as any of the texts needs.
+    """
+    sizes = layout.sizes.copy()
+    sizes[-1] = np.max([[side.max() for side in each] for each in lengths], axis=0)
+    classes = [
+        np.max([*map(np.searchsorted, sizes.T, each)], axis=0).astype(np.uint8)
+        for each in lengths
+    ]
+    rows = np.max([np.sort(each) for each in classes], axis=0)
+    return [Layout(sizes, each, rows, layout.row_starts, rows) for each in classes]
+
+
 def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
     """Find the ends of at most `max_pieces` pieces that cover 0..n at least cost.
 
@@ -122,6 +141,15 @@ def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout
         row_starts=offsets(np.concatenate(slots_in_row)).astype(np.int32),
         row_shapes=np.zeros(sum(map(len, slots_in_row)), np.uint8),
     )
+
+
+def with_rows(layout: Layout, rows: int) -> Layout:
+    """Return a packed layout in so many rows: some are split between their pairs."""
+    missing = rows - len(layout.row_shapes)
+    inside = np.setdiff1d(np.arange(len(layout.classes)), layout.row_starts)
+    split = inside[np.linspace(0, len(inside), missing, endpoint=False, dtype=int)]
+    starts = np.sort(np.append(layout.row_starts, split)).astype(np.int32)
+    return layout._replace(row_starts=starts, row_shapes=np.zeros(rows, np.uint8))
 
 
 # Room is unsigned: below zero it wraps to a huge number. So the search for least room

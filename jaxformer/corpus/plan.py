@@ -7,6 +7,9 @@ The slots of a row and the rows of a microbatch are the same in every epoch, so 
 position in the data is one integer. An epoch draws at random which pair of its class
 each slot holds, the order of the rows and the order of the microbatches: a pure
 function of (seed, epoch), on any machine and with any version of numpy.
+
+A text that is drawn at random has several versions with lengths of their own, of which
+epoch e has number e mod K. They share the rows, and each fills them by its lengths.
 """
 
 from collections.abc import Sequence
@@ -46,15 +49,21 @@ class EpochPlan:
         return shape, self.examples[pairs], self.rows[pairs]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What all epochs share; n slots for pairs, R rows and m microbatches."""
+class Filling(NamedTuple):
+    """How the epochs of a version fill R rows; n slots for pairs."""
 
-    shapes: tuple[Shape, ...]
     mixture: Mixture | None  # which pairs an epoch has; None: each once
     classes: np.ndarray  # [n] unsigned, the class of each pair of an epoch
-    slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they hold
+    slots_by_class: np.ndarray  # int32 [n] the slots sorted by the class they hold
     row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What all epochs share; R rows and m microbatches."""
+
+    shapes: tuple[Shape, ...]
+    fillings: tuple[Filling, ...]  # of epoch e number e mod K
     row_shapes: np.ndarray  # uint8 [R] ascending
     microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
     microbatches_per_update: int
@@ -103,10 +112,11 @@ class Plan:
     def epoch(self, seed: int, epoch: int) -> EpochPlan:
         """Return the order of epoch `epoch` >= 0 under `seed` >= 0."""
         bits = np.random.PCG64(np.random.SeedSequence((seed, epoch)))
-        held = np.empty(len(self.classes), np.int32)  # by slot
-        held[self.slots_by_class] = shuffle_within(self.classes, bits)
-        if self.mixture is not None:
-            held = self.mixture.members(seed, epoch)[held]
+        own = self.fillings[epoch % len(self.fillings)]
+        held = np.empty(len(own.classes), np.int32)  # by slot
+        held[own.slots_by_class] = shuffle_within(own.classes, bits)
+        if own.mixture is not None:
+            held = own.mixture.members(seed, epoch)[held]
 
         row_order = shuffle_within(self.row_shapes, bits)
         heights = np.diff(self.microbatch_starts)
@@ -115,8 +125,8 @@ class Plan:
         first_rows = self.microbatch_starts[:-1][order]
         rows = row_order[concatenated_ranges(first_rows, heights)]  # [R]
 
-        slots_in_row = np.diff(self.row_starts)[rows]
-        held = held[concatenated_ranges(self.row_starts[rows], slots_in_row)]  # [n]
+        slots_in_row = np.diff(own.row_starts)[rows]
+        held = held[concatenated_ranges(own.row_starts[rows], slots_in_row)]  # [n]
         row_in_microbatch = concatenated_ranges(np.zeros_like(heights), heights)
         return EpochPlan(
             shapes=self.shapes,
@@ -133,12 +143,12 @@ def make_plan(
     batches: BatchesConfig,
     training: TrainingConfig,
     mixture: Mixture | None = None,
-    token_shares: Sequence[float] = (1.0, 1.0),
+    later: Sequence[tuple[np.ndarray, np.ndarray, Mixture | None]] = (),
 ) -> Plan:
     """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
 
-    With a `mixture` of corpora, its slots take the place of the pairs. On average an
-    epoch has `token_shares` times the tokens of the lengths.
+    With a `mixture` of corpora, its slots take the place of the pairs. `later` has the
+    same of further versions.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
@@ -146,14 +156,22 @@ def make_plan(
     longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     tokens = training.tokens_per_microbatch
-    real = float(source.sum()), float(target.sum())
-    if mixture is not None:
-        real, (source, target) = mixture.tokens, mixture.lengths
-    real = real[0] * token_shares[0], real[1] * token_shares[1]
+    mixtures, counts, lengths = [], [], []
+    for *sides, mixed in [(source, target, mixture), *later]:
+        mixtures.append(mixed)
+        counts.append(mixed.tokens if mixed else [float(side.sum()) for side in sides])
+        lengths.append(mixed.lengths if mixed else sides)
+    real = tuple(np.mean(counts, axis=0).tolist())
     if batches.layout == "packed":
-        layout = layouts.pack_rows(source, target, batches.row_length)
+        found = [layouts.pack_rows(*each, batches.row_length) for each in lengths]
+        rows = max(len(each.row_shapes) for each in found)
+        found = [layouts.with_rows(each, rows) for each in found]
     else:
-        layout = layouts.choose_buckets(source, target, batches, tokens)
+        largest = max(lengths, key=np.sum)
+        found = [layouts.choose_buckets(*largest, batches, tokens)]
+        if later:
+            found = layouts.share_buckets(*found, lengths)
+    layout = found[0]
     sizes, rows = layout.sizes, np.bincount(layout.row_shapes)  # of each shape
     heights, microbatches = layouts.microbatch_heights(rows, sizes, batches, tokens)
     edges = offsets(rows)
@@ -163,13 +181,17 @@ def make_plan(
     shapes = np.column_stack([heights, sizes]).tolist()
     return Plan(
         shapes=tuple(Shape(*shape) for shape in shapes),
-        mixture=mixture,
-        classes=layout.classes,
-        slots_by_class=np.argsort(layout.slot_classes, kind="stable"),
-        row_starts=layout.row_starts,
+        fillings=tuple(
+            Filling(mixed, each.classes, _order(each.slot_classes), each.row_starts)
+            for mixed, each in zip(mixtures, found, strict=True)
+        ),
         row_shapes=layout.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
         microbatches_per_update=per_update,
         tokens=real,
         real_token_share=float(sum(real) / padded_tokens),
     )
+
+
+def _order(classes: np.ndarray) -> np.ndarray:
+    return np.argsort(classes, kind="stable").astype(np.int32)

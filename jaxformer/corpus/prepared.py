@@ -16,7 +16,6 @@ must not depend on cleaning.
 """
 
 import json
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,23 +68,10 @@ class PreparedCorpus(NamedTuple):
         part = slice(*self.bounds()[corpus])
         return [side.lengths[part] for side in self.train]
 
-    def longest(self) -> list[np.ndarray]:
-        """Tokens of each training source and target in its longest version: int32 [n].
-
-        Rows are planned by these lengths, so that every version has room.
-        """
-        sides = zip(*self.versions, strict=True)
-        return [reduce(np.maximum, (each.lengths for each in side)) for side in sides]
-
     def tokens(self) -> list[int]:
         """Tokens of the training sources and targets of all versions."""
         sides = zip(*self.versions, strict=True)
         return [sum(int(each.offsets[-1]) for each in side) for side in sides]
-
-    def token_shares(self) -> list[float]:
-        """The mean tokens of a version as shares of `longest`: sources, targets."""
-        planned = [len(self.versions) * int(side.sum()) for side in self.longest()]
-        return np.divide(self.tokens(), planned).tolist()
 
     def sizes(self) -> dict[str, int]:
         """The training pairs of each corpus."""
@@ -129,8 +115,7 @@ def open_prepared(
             "corpus back that they were trained with, or use another run folder"
         )
     verifier = Verifier(corpus) if is_large else None
-    count = report.get("versions") or report["settings"].get("versions") or 1
-    names = names_of(count)
+    names = names_of(report.get("versions", 1))
     train, *later = (
         open_corpus(corpus / "train", both, verifier=verifier, mirror=mirror)
         for both in zip(names[::2], names[1::2], strict=True)

@@ -232,7 +232,7 @@ def require_same_text(
 ) -> None:
     """Raise InputError for other settings or text; text that is gone is no other."""
     settings = translated({"data": report["settings"]})["data"]
-    before, files = DataConfig.of(settings), []
+    before, files = DataConfig.of(DataConfig.recorded(settings)), []
     changed = [
         f"data.{key} was {getattr(before, key, old)!r} and is now "
         f"{getattr(config, key, new)!r}"

@@ -19,6 +19,8 @@ from jaxformer.text.tfds import read_tfds
 from tests.corpus.test_preparation import (
     CHUNK,
     SHARD,
+    NOISY,
+    ONE,
     config_of,
     interrupt,
     tree,
@@ -51,7 +53,7 @@ def config(tmp_path, monkeypatch):
         for name in ("one", "two")
     ]  # fmt: skip
     corpora[0] |= {"dev": f"{text}/dev.a,{text}/dev.b"}
-    return config_of(text, corpora=tuple(corpora), subword_sampling=None)
+    return config_of(text, corpora=tuple(corpora), **ONE)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def config(tmp_path, monkeypatch):
         pytest.param(PROCESSES, {"vocab_sentences": 40}, marks=pytest.mark.slow),
         ("", {"shared_vocabulary": False, "vocab_sentences": 40}),
         ("", {"deduplicate": False}),
-        (PROCESSES, {"subword_sampling": 0.1, "versions": 3, "seed": 7}),
+        (PROCESSES, NOISY | {"subword_sampling": 0.1, "versions": 3, "seed": 7}),
     ],
 )
 def test_the_files_are_those_of_one_machine(config, tmp_path, options, changes):
@@ -236,7 +238,7 @@ def test_a_set_of_tensorflow_datasets_is_prepared_by_beam(tmp_path):
     config = config_of(
         tmp_path, corpora=(), corpus="tfds:tiny_beam", train="train", dev="validation",
         source_language="en", target_language="de", directory=str(tmp_path / "tfds"),
-        subword_sampling=None,
+        **ONE,
     )  # fmt: skip
     beam = Beam("DirectRunner", "")
     prepared = prepare(config, tmp_path / "beam", pipeline=beam)

@@ -20,7 +20,7 @@ import pytest
 from backports import zstd
 
 from jaxformer import grammar
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import NO_NOISE, DataConfig
 from jaxformer.corpus import survey as survey_module
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import open_prepared
@@ -82,6 +82,7 @@ def folder(tmp_path, monkeypatch):
         "user_defined_symbols": (),
         "shared_vocabulary": True,
         "model_type": "bpe", "subword_sampling": None, "versions": None, "columns": (),
+        "noise": NO_NOISE, "byte_fallback": False,
     }  # fmt: skip
     return DataConfig(**values)
 

@@ -76,9 +76,11 @@ def plan_of(prepared, layout, mixture=None):
         layout=layout, row_length=64, max_shapes=6, row_multiple=2,
         tokens_per_microbatch=512, tokens_per_update=1024,
     )  # fmt: skip
-    lengths = prepared.longest()
-    mixture = mixture and make_mixture(*lengths, mixture)
-    return make_plan(*lengths, batching, batching, mixture)
+    versions = [[side.lengths for side in each] for each in prepared.versions]
+    first, *later = [
+        (*own, mixture and make_mixture(*own, mixture)) for own in versions
+    ]
+    return make_plan(*first[:2], batching, batching, first[2], later)
 
 
 def updates_of(prepared, plan, start, rows=ALL_ROWS):
@@ -154,6 +156,20 @@ def test_epoch_e_reads_version_e_mod_k_from_any_start(prepared, layout, mixture)
     for start in (1, size - 1, size + size // 2, 2 * size, K * size + 1):
         later = islice(updates_of(prepared, plan, start), len(whole) - start)
         assert_equal(chain(*later), chain(*whole[start:]))
+
+
+@every_layout
+def test_versions_cost_little_padding(prepared, layout):
+    """Beside a plan of one version alone."""
+    plan = plan_of(prepared, layout)
+    shares = [
+        plan_of(prepared._replace(train=each, later_versions=()), layout)
+        for each in prepared.versions
+    ]
+    alone = np.mean([each.real_token_share for each in shares])
+    assert 0.95 * alone < plan.real_token_share <= 1.001 * alone
+    tokens = [[len(side.tokens) for side in each] for each in prepared.versions]
+    assert plan.tokens == pytest.approx(np.mean(tokens, axis=0))
 
 
 @every_layout

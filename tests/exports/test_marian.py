@@ -43,7 +43,7 @@ TEXT = [
 
 CONFIG = SimpleNamespace(
     tags=[], user_defined_symbols=(), model_type="bpe", vocab_size=120,
-    character_coverage=1.0, vocab_sentences=99, seed=0,
+    character_coverage=1.0, vocab_sentences=99, seed=0, byte_fallback=False,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from jaxformer.text.vocabulary import train_tokenizer
 def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
-    letters |= {"model_type": "bpe"}
+    letters |= {"model_type": "bpe", "byte_fallback": False}
     config = SimpleNamespace(**letters, seed=0, tags=[], user_defined_symbols=())
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 

@@ -42,6 +42,7 @@ def train(path, sentences=TEXT, **changes):
     values = {
         "vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000,
         "seed": 0, "tags": [], "user_defined_symbols": (), "model_type": "bpe",
+        "byte_fallback": False,
     }  # fmt: skip
     config = SimpleNamespace(**values | changes)
     sample, sentences = Sample(config.vocab_sentences, config.seed), [*sentences]

@@ -30,6 +30,7 @@ def words_of(language: str, count: int) -> list[str]:
 def trained(texts=(), **options):
     values = {"vocab_size": 60, "character_coverage": 1.0, "vocab_sentences": 999}
     values |= {"seed": 0, "tags": [], "user_defined_symbols": (), "model_type": "bpe"}
+    values["byte_fallback"] = False
     texts = texts or words_of("b", 60)
     return train_tokenizer(texts, SimpleNamespace(**values | options))
 
@@ -51,8 +52,8 @@ def test_words_are_split_as_often_as_expected(model_type):
     (sampler, _), compared = word_samplers(tokenizer, ()), 0
     processor, strength = tokenizer.sides[0].processor, STRENGTHS[model_type]
     for word in sorted({*words}, key=len)[30:45]:
-        usual, *splits = sampler.versions(word, SAMPLES, strength, random.Random(word))
-        assert usual == tokenizer.encode([word])[0][:-1]
+        draw = random.Random(word)
+        splits = [sampler.sample(word, strength, draw) for _ in range(SAMPLES)]
         if model_type == "bpe":
             expected, sizes = of_bpe_dropout(processor, tuple("▁" + word)), 1
         else:
@@ -93,13 +94,20 @@ def of_bpe_dropout(processor, pieces):
     return found
 
 
-def test_neighbouring_unknown_characters_are_one_piece():
-    """As SentencePiece has it."""
-    word = words_of("b", 1)[0] + "日本"
-    for sampler in word_samplers(trained(), ()):
-        versions = sampler.versions(word, 50, 0.5, random.Random(0))
-        assert {ids.count(UNK) for ids in versions} == {1}
-        assert len({*map(tuple, versions)}) > 1
+@pytest.mark.parametrize("model_type", STRENGTHS)
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_unknown_characters_are_bytes_or_one_piece(model_type, byte_fallback):
+    """As SentencePiece has it; without bytes neighbours are one piece."""
+    word, known = words_of("b", 1)[0] + "日本", {"vocab_size": 330}
+    tokenizer = trained(model_type=model_type, byte_fallback=byte_fallback, **known)
+    usual = tokenizer.encode([word])[0][:-1]
+    for sampler in word_samplers(tokenizer, ()):
+        draw = random.Random(0)
+        samples = [sampler.sample(word, 0.5, draw) for _ in range(50)]
+        assert {ids.count(UNK) for ids in samples} == {0 if byte_fallback else 1}
+        assert {*map(tokenizer.decode, samples)} == {tokenizer.decode(usual)}
+        assert len({*map(tuple, samples)}) > 1
+        assert not byte_fallback or all(ids[-6:] == usual[-6:] for ids in samples)
 
 
 def test_symbols_of_a_users_unigram_model_are_never_split():
@@ -112,6 +120,7 @@ def test_symbols_of_a_users_unigram_model_are_never_split():
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     ids = {processor.id_to_piece(i): i for i in range(len(processor))}
     sampler = WordSampler(model.getvalue(), ids, [])
-    versions = sampler.versions("ab__N__ba", 50, 0.1, random.Random("seed"))
+    draw = random.Random("seed")
+    versions = [sampler.sample("ab__N__ba", 0.1, draw) for _ in range(50)]
     assert all(ids["__N__"] in version for version in versions)
     assert len({*map(tuple, versions)}) > 1
