@@ -50,7 +50,7 @@ def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
             f"{config.shared_vocabulary}; set it to {tokenizer.is_shared}, or use "
             "another tokeniser"
         )
-    if config.byte_fallback and not all(side.has_bytes for side in tokenizer.sides):
+    if config.byte_fallback and not tokenizer.has_bytes:
         raise InputError(
             "the tokeniser has no pieces of bytes, which data.byte_fallback asks for; "
             "set it to False, or use a tokeniser trained with --byte_fallback"

@@ -182,6 +182,11 @@ class Tokenizer:
         """Return the ids of the larger of the two vocabularies."""
         return max(self.vocab_size, self.source_vocab_size)
 
+    @property
+    def has_bytes(self) -> bool:
+        """Return whether no character is unknown, on either side."""
+        return all(side.has_bytes for side in self.sides)
+
     def pieces(self) -> list[str]:
         """Return the piece of every target id; "▁" is the space before a word."""
         return list(self._target.pieces)

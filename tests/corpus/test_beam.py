@@ -18,9 +18,9 @@ from jaxformer.text import sources
 from jaxformer.text.tfds import read_tfds
 from tests.corpus.test_preparation import (
     CHUNK,
-    SHARD,
     NOISY,
     ONE,
+    SHARD,
     config_of,
     interrupt,
     tree,
