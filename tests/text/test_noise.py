@@ -75,7 +75,7 @@ def test_each_kind_has_its_share():
         "no_stop": 0,
         "typo": 0.3,
     }
-    pair, random, count = ("a house.", "ein haus."), Random(0), 4000
+    pair, random, count = ("a house .", "ein haus."), Random(0), 4000
     found = Counter()
     for source, target in (noised(pair, shares, (), random) for _ in range(count)):
         kinds = {target != pair[1]: "copy"} | {target.isupper(): "upper_case"}
