@@ -12,7 +12,7 @@ import pytest
 from sentencepiece import SentencePieceTrainer
 
 from jaxformer.batch import ALL_ROWS, Rows
-from jaxformer.config.data import VERSIONS, DataConfig
+from jaxformer.config.data import NO_NOISE, VERSIONS, DataConfig
 from jaxformer.configs import wmt_base
 from jaxformer.corpus import prepared as opening
 from jaxformer.corpus.mixture import Weighted, make_mixture
@@ -23,6 +23,7 @@ from jaxformer.corpus.prepared import open_prepared
 from jaxformer.system.errors import InputError
 from jaxformer.text.cleaning import breaks_ratio
 from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.tokens import UNK
 from tests.corpus.test_pipeline import assert_equal, pairs_of
 from tests.damage import damaged, flip_bit
 from tests.text.test_word_sampler import STRENGTHS, words_of
@@ -247,3 +248,29 @@ def test_targets_of_a_vocabulary_of_their_own_have_no_tags(folder, tmp_path):
     source, target = ids_of(prepared.train)
     assert {ids[0] for ids in source} == {tag}
     assert {*map(decode, target)} <= {*(folder / "train.b").read_text().splitlines()}
+
+
+@pytest.mark.parametrize("bytes_", [False, True])
+def test_noise_spares_tags_and_copies_only_what_the_vocabulary_has(
+    folder, tmp_path, bytes_
+):
+    config = config_of(
+        folder, versions=2, noise=NO_NOISE | {"copy": 0.5, "upper_case": 0.5},
+        byte_fallback=bytes_, vocab_size=400 if bytes_ else 140, max_length=500,
+    )  # fmt: skip
+    prepared = prepare(config, tmp_path)
+    decode = prepared.tokenizer.decode
+    tag = prepared.tokenizer.source_pieces().index(">>b<<")
+    texts = []
+    for version in prepared.versions:
+        source, target = ids_of(version)
+        assert {ids[0] for ids in source} == {tag}
+        assert not any(UNK in ids for ids in source + target)
+        texts.append([*map(decode, target)])
+    plain = {*(folder / "train.b").read_text().splitlines()}
+    kept = np.mean([text in plain for text in texts[0]])
+    assert kept < 0.02 if bytes_ else 0.3 < kept < 0.99
+    same = np.mean([a == b for a, b in zip(*texts, strict=True)])  # in capitals twice
+    assert abs(same - 0.25) < 0.06 if bytes_ else same < 0.99
+    dev = [*map(decode, ids_of(prepared.dev[""].pairs)[1])]
+    assert dev == (folder / "dev.b").read_text().splitlines()
