@@ -1,16 +1,15 @@
 """Measure how many target tokens a second the input pipeline makes ready on one core.
 
-    python benchmarks/pipeline.py [--quick] [--repeats=5] [--subword_sampling=0]
+    python benchmarks/pipeline.py [--quick] [--repeats=5]
 
 Gather, pad, batches in host memory, of the built-in corpus, for both layouts, small and
 large microbatches and both executors, which take turns. The first turn of each is not
-counted. `--subword_sampling` is `data.subword_sampling`.
+counted.
 """
 
 import argparse
 import functools
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -30,7 +29,6 @@ from jaxformer.corpus.pipeline import updates
 from jaxformer.corpus.plan import Plan, make_plan
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.store import TokenizedCorpus, open_corpus
-from jaxformer.corpus.subwords import Subwords
 
 LAYOUTS = "packed", "buckets"
 EXECUTORS = "tf.data", "python"
@@ -42,18 +40,14 @@ AMOUNTS = {  # of text and work, usually and with --quick
 }  # fmt: skip
 
 
-def plan_of(
-    corpus: TokenizedCorpus, layout: str, tokens: int, subwords: Subwords | None = None
-) -> Plan:
+def plan_of(corpus: TokenizedCorpus, layout: str, tokens: int) -> Plan:
     """Plan the corpus, with one microbatch of `tokens` entries a side an update."""
     lengths = [side.lengths for side in corpus]
-    if subwords:
-        lengths = subwords.lengths_to_plan(ROW_LENGTH)
     batching = SimpleNamespace(
         layout=layout, row_length=ROW_LENGTH, max_shapes=MAX_SHAPES, row_multiple=1,
         tokens_per_microbatch=tokens, tokens_per_update=tokens,
     )  # fmt: skip
-    return make_plan(*lengths, batching, batching, subwords=subwords)
+    return make_plan(*lengths, batching, batching)
 
 
 def count_tokens(
@@ -68,9 +62,8 @@ def count_tokens(
 def counter(folder: Path, layout: str, tokens: int) -> Callable[[str, int], int]:
     """Put this process on one core; make `count_tokens` of a prepared folder."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before any thread
-    settings = json.loads((folder / "report.json").read_text())["settings"]
-    corpus, subwords = open_corpus(folder / "train"), Subwords.open(folder, settings)
-    plan = plan_of(corpus, layout, tokens, subwords)
+    corpus = open_corpus(folder / "train")
+    plan = plan_of(corpus, layout, tokens)
     return functools.partial(count_tokens, corpus, plan)
 
 
@@ -79,7 +72,6 @@ def measure(options: argparse.Namespace) -> dict:
     data = demo.get_config().data.to_dict() | {
         "train": str(amounts["pairs"]), "dev": "2", "test": "2",
         "vocab_size": amounts["vocabulary"], "max_length": ROW_LENGTH,
-        "subword_sampling": options.subword_sampling or None,
     }  # fmt: skip
     found, beside = {}, EXECUTORS[1]
     executors = EXECUTORS if harness.has("tensorflow") else EXECUTORS[1:]
@@ -99,9 +91,7 @@ def measure(options: argparse.Namespace) -> dict:
     return {**amounts, "rates": found}
 
 
-main = functools.partial(
-    harness.run, __doc__, measure, repeats=(5, 1), subword_sampling=0.0
-)
+main = functools.partial(harness.run, __doc__, measure, repeats=(5, 1))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,14 @@ def get_config() -> ConfigDict:
             "model_type": "bpe",
             "subword_sampling": config_dict.placeholder(float),
             "versions": config_dict.placeholder(int),
+            "noise": {
+                "copy": 0.0,
+                "upper_case": 0.0,
+                "title_case": 0.0,
+                "no_stop": 0.0,
+                "typo": 0.0,
+            },
+            "byte_fallback": False,
             "user_defined_symbols": (),
             "shared_vocabulary": True,
             "vocab_size": 37000,  # section 5.1

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from jaxformer.tokens import require_plain
 logger = logging.getLogger(__name__)
 
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
+VERSIONS = 16  # of a text that is drawn at random, unless `data.versions` says it
+_SHARE = {"least": 0, "most": 1}
 # Kinds of pairs that `data.drop` may have: `jaxformer.text.flaws` finds them.
 DROPPED = ("swapped", "language", "copy", "entities", "mojibake", "quotes")
 
@@ -64,6 +67,31 @@ def language_code(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoiseConfig(Section, name="data.noise"):
+    """Shares of the training pairs that are changed: `jaxformer.text.noise`."""
+
+    copy: float = setting(
+        "Pairs that get an emoji, a number, a URL, an e-mail address, a placeholder of "
+        "`user_defined_symbols` or an unknown word, the same one on both sides.",
+        **_SHARE,
+    )
+    upper_case: float = setting("Pairs in capitals.", **_SHARE)
+    title_case: float = setting("Pairs with a capital in each word.", **_SHARE)
+    no_stop: float = setting("Pairs without their final full stops.", **_SHARE)
+    typo: float = setting("Pairs with a typo in the source.", **_SHARE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (total := math.fsum(vars(self).values())) > 1:
+            raise InputError(
+                f"the shares of data.noise add up to {total:g}; lower them to 1 in all"
+            )
+
+
+NO_NOISE = dict.fromkeys(NoiseConfig.keys({}), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Section, name="data"):
     """Which text, and how it becomes tokens."""
 
@@ -99,19 +127,29 @@ class DataConfig(Section, name="data"):
         choices=("bpe", "unigram"),
     )
     subword_sampling: float | None = setting(
-        "Split the words of training pairs at random, anew in each epoch unless "
-        "`versions` is set: of a BPE vocabulary the probability to drop a merge, such "
-        "as 0.1; of a unigram model the exponent of the probabilities, such as 0.2, "
-        "less for more variety. None: always the same pieces.",
+        "Split the words of training pairs at random, in each of `versions` anew: of a "
+        "BPE vocabulary the probability to drop a merge, such as 0.1; of a unigram "
+        "model the exponent of the probabilities, such as 0.2, less for more variety. "
+        "None: always the same pieces.",
         above=0,
         most=1,
     )
     versions: int | None = setting(
-        "Prepare so many versions of the training pairs, each split at random; epoch e "
-        "reads version e mod `versions`. It needs subword_sampling. None: with "
-        "subword_sampling, words are split anew in each epoch.",
-        least=2,
+        "Versions of the training pairs that are prepared, each drawn at random; epoch "
+        f"e reads version e mod `versions`. None: {VERSIONS} with subword_sampling or "
+        "noise, else 1.",
+        least=1,
         most=100,
+    )
+    noise: dict = setting(  # noqa: RUF009 as in all sections
+        "Shares of the training pairs that are changed before they are tokenised, in "
+        "each of `versions` anew; a pair has one kind of change.",
+        earlier=NO_NOISE,
+    )
+    byte_fallback: bool = setting(
+        "The trained vocabulary has a piece for each of the 256 bytes, of which other "
+        "characters are made, so that no character is unknown.",
+        earlier=False,
     )
     user_defined_symbols: tuple[str, ...] = setting(
         "Texts that are one piece each and never split, such as placeholders.",
@@ -172,6 +210,7 @@ class DataConfig(Section, name="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "noise", vars(NoiseConfig.of(self.noise)))
         for key in ("tag", "target_tag"):
             tag = getattr(self, key)
             if tag and not re.fullmatch(TAG, tag):
@@ -182,11 +221,11 @@ class DataConfig(Section, name="data"):
             for split in filter(self.has_text, ("train", "dev", "test")):
                 self.pairs_of(split)
         require_plain("user_defined_symbols", self.user_defined_symbols)
-        if self.versions and self.subword_sampling is None:
+        if self.version_count > 1 and not self.is_drawn:
             raise InputError(
                 f"data.versions is {self.versions} and data.subword_sampling None, so "
-                "that all versions would be equal; set data.subword_sampling, or "
-                "data.versions=None"
+                "that all versions would be equal; set data.subword_sampling, a share "
+                "of data.noise, or data.versions=None"
             )
         if self.subword_sampling is not None and self.target_tag:
             raise InputError(
@@ -206,10 +245,20 @@ class DataConfig(Section, name="data"):
                     f"data.{key}=en"
                 )
 
+    @classmethod
+    def keys(cls, given: Mapping[str, Any]) -> dict[str, dataclasses.Field]:
+        shares = NoiseConfig.keys({})
+        return super().keys(given) | {f"noise.{key}": shares[key] for key in shares}
+
     @property
-    def splits_each_epoch(self) -> bool:
-        """Whether training splits words anew in each epoch."""
-        return self.subword_sampling is not None and self.versions is None
+    def is_drawn(self) -> bool:
+        """Whether versions of the training pairs differ."""
+        return self.subword_sampling is not None or any(self.noise.values())
+
+    @property
+    def version_count(self) -> int:
+        """The versions of the training pairs that are prepared."""
+        return self.versions or (VERSIONS if self.is_drawn else 1)
 
     @property
     def tags(self) -> list[str]:

@@ -62,15 +62,7 @@ class Beam:
         return beam.Pipeline(options=self._options)
 
     def begin(self, config: DataConfig) -> None:
-        """Prepare the sets of TensorFlow Datasets that are missing.
-
-        Raises InputError for a config that pipelines cannot prepare.
-        """
-        if config.splits_each_epoch:
-            raise InputError(
-                "data.subword_sampling numbers the words of all text on one machine; "
-                "set data.versions as well, or prepare without --runner"
-            )
+        """Prepare the sets of TensorFlow Datasets that are missing."""
         for part in config.parts.values():
             kind, _, name = part.data.corpus.partition(":")
             if kind == "tfds" and name:

@@ -4,7 +4,7 @@ A layout consists of slots in rows. Each slot holds a pair of one class: its buc
 in packed rows its two lengths. `jaxformer.corpus.plan` turns it into batches.
 """
 
-import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,43 +65,22 @@ def choose_buckets(
     return Layout(sizes[cuts - 1], classes, slot_classes, row_starts, slot_classes)
 
 
-def fill_buckets(
-    sizes: np.ndarray, row_shapes: np.ndarray, source: np.ndarray, target: np.ndarray
-) -> Layout | None:
-    """Put pairs of these lengths, int [n], into n rows of `row_shapes`, ascending.
+def share_buckets(
+    layout: Layout, lengths: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> list[Layout]:
+    """Arrange several texts of n pairs, with these lengths, in the same n rows.
 
-    The class of a pair is the first bucket that holds it. A pair may be in a row of a
-    larger bucket. Returns None if some pair would be in a smaller one.
+    `layout` is that of one of them. The largest bucket grows to hold every pair. There
+    are as many rows of a bucket and of larger ones as any of the texts needs.
     """
-    lengths = source, target
-    classes = np.max(
-        [
-            np.searchsorted(most, each)
-            for most, each in zip(sizes.T, lengths, strict=True)
-        ],
-        axis=0,
-    ).astype(np.uint8)
-    if (np.sort(classes) > row_shapes).any():
-        return None
-    row_starts = np.arange(len(classes) + 1, dtype=np.int32)
-    return Layout(sizes, classes, row_shapes, row_starts, row_shapes)
-
-
-def with_spare_buckets(
-    layout: Layout, source: np.ndarray, target: np.ndarray
-) -> Layout:
-    """Move rows to larger buckets, so that `fill_buckets` holds similar lengths.
-
-    The number of pairs beyond a length differs from epoch to epoch by less than
-    1.5 sqrt(n), except in rare epochs.
-    """
-    total, rows = len(layout.classes), np.bincount(layout.row_shapes)
-    beyond = np.cumsum(rows[::-1])[::-1]  # the rows of a bucket and of larger ones
-    beyond[1:] = np.minimum(beyond[1:] + int(1.5 * total**0.5), total)
-    rows = -np.diff(beyond, append=0)
-    sizes, rows = layout.sizes[rows > 0], rows[rows > 0]
-    row_shapes = np.repeat(np.arange(len(rows), dtype=np.uint8), rows)
-    return fill_buckets(sizes, row_shapes, source, target)
+    sizes = layout.sizes.copy()
+    sizes[-1] = np.max([[side.max() for side in each] for each in lengths], axis=0)
+    classes = [
+        np.max([*map(np.searchsorted, sizes.T, each)], axis=0).astype(np.uint8)
+        for each in lengths
+    ]
+    rows = np.max([np.sort(each) for each in classes], axis=0)
+    return [Layout(sizes, each, rows, layout.row_starts, rows) for each in classes]
 
 
 def _cheapest_cuts(cost: np.ndarray, max_pieces: int) -> np.ndarray:
@@ -164,30 +143,13 @@ def pack_rows(source: np.ndarray, target: np.ndarray, row_length: int) -> Layout
     )
 
 
-def rows_with_spare(layout: Layout, source: np.ndarray, target: np.ndarray) -> int:
-    """Return how many packed rows hold any epoch of lengths like these, int [n].
-
-    The tokens of two epochs differ by less than the root of the sum of squared lengths,
-    except in rare epochs.
-    """
-    squares = (np.square(side, dtype=np.int64).sum() for side in (source, target))
-    spare = math.ceil(max(squares) ** 0.5 / layout.sizes.min())
-    return min(len(source), len(layout.row_shapes) + spare)
-
-
-def fill_rows(
-    row_length: int, rows: int, source: np.ndarray, target: np.ndarray
-) -> Layout | None:
-    """Pack as `pack_rows`, in exactly `rows` rows; None if it takes more."""
-    layout = pack_rows(source, target, row_length)
+def with_rows(layout: Layout, rows: int) -> Layout:
+    """Return a packed layout in so many rows: some are split between their pairs."""
     missing = rows - len(layout.row_shapes)
-    if missing < 0:
-        return None
-    inside = np.setdiff1d(np.arange(len(source)), layout.row_starts)  # of a row
+    inside = np.setdiff1d(np.arange(len(layout.classes)), layout.row_starts)
     split = inside[np.linspace(0, len(inside), missing, endpoint=False, dtype=int)]
-    row_starts = np.sort(np.append(layout.row_starts, split)).astype(np.int32)
-    row_shapes = np.zeros(rows, np.uint8)
-    return layout._replace(row_starts=row_starts, row_shapes=row_shapes)
+    starts = np.sort(np.append(layout.row_starts, split)).astype(np.int32)
+    return layout._replace(row_starts=starts, row_shapes=np.zeros(rows, np.uint8))
 
 
 # Room is unsigned: below zero it wraps to a huge number. So the search for least room

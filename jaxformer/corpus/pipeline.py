@@ -95,11 +95,7 @@ def assemble(
     block = row // height
     is_mine = np.isin(block, rows.blocks)
     examples, row, block = examples[is_mine], row[is_mine], block[is_mine]
-    if epoch_plan.draw is None:
-        gathered = [side.gather(examples) for side in corpus]
-    else:
-        slots = epoch_plan.slots_of(index)[is_mine]
-        gathered = epoch_plan.draw.gather(examples, slots)
+    gathered = [side.gather(examples) for side in corpus]
     row = row % height + np.searchsorted(rows.blocks, block) * height
     height *= len(rows.blocks)
     sides = (

@@ -8,26 +8,20 @@ position in the data is one integer. An epoch draws at random which pair of its 
 each slot holds, the order of the rows and the order of the microbatches: a pure
 function of (seed, epoch), on any machine and with any version of numpy.
 
-With `data.subword_sampling` and no `data.versions` an epoch has lengths of its own. The
-rows of a microbatch are still the same; the epoch fills them by its lengths.
+A text that is drawn at random has several versions with lengths of their own, of which
+epoch e has number e mod K. They share the rows, and each fills them by its lengths.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.config.sections import BatchesConfig, TrainingConfig
 from jaxformer.corpus import layout as layouts
-from jaxformer.corpus.layout import Layout
 from jaxformer.corpus.mixture import Mixture, shuffle_within
-from jaxformer.corpus.subwords import SubwordDraw, Subwords
 from jaxformer.text.ragged import concatenated_ranges, offsets
-
-# Of the pairs that keep their plain version, in an epoch that would not fit otherwise.
-_PLAIN_SHARES = 0.0, 1 / 64, 1 / 16, 1 / 4
 
 
 class Shape(NamedTuple):
@@ -47,8 +41,6 @@ class EpochPlan:
     starts: np.ndarray  # int64 [m + 1] microbatch i holds pairs starts[i]:starts[i + 1]
     examples: np.ndarray  # int32 [n] the pair's index in the corpus
     rows: np.ndarray  # int32 [n] its row within the microbatch, ascending
-    slots: np.ndarray | None = None  # int32 [n] tells occurrences of a pair apart
-    draw: SubwordDraw | None = None  # how words are split; None: as in the corpus
 
     def microbatch(self, index: int) -> tuple[Shape, np.ndarray, np.ndarray]:
         """Return shape, examples and rows of microbatch `index`."""
@@ -56,34 +48,27 @@ class EpochPlan:
         shape = self.shapes[self.shape_of[index]]
         return shape, self.examples[pairs], self.rows[pairs]
 
-    def slots_of(self, index: int) -> np.ndarray:
-        """Return the slots of the pairs of microbatch `index`."""
-        return self.slots[self.starts[index] : self.starts[index + 1]]
 
+class Filling(NamedTuple):
+    """How the epochs of a version fill R rows; n slots for pairs."""
 
-class Sampling(NamedTuple):
-    """How each epoch has lengths of its own, and fills the same rows."""
-
-    subwords: Subwords
-    arrange: Callable[[np.ndarray, np.ndarray], Layout | None]  # by lengths int [n]
-    room: tuple[int, int]  # most tokens of a source and of a target
+    mixture: Mixture | None  # which pairs an epoch has; None: each once
+    classes: np.ndarray  # [n] unsigned, the class of each pair of an epoch
+    slots_by_class: np.ndarray  # int32 [n] the slots sorted by the class they hold
+    row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all epochs share; n slots for pairs, R rows and m microbatches."""
+    """What all epochs share; R rows and m microbatches."""
 
     shapes: tuple[Shape, ...]
-    mixture: Mixture | None  # which pairs an epoch has; None: each once
-    classes: np.ndarray  # [n] unsigned, the class of each pair of an epoch
-    slots_by_class: np.ndarray  # int64 [n] the slots sorted by the class they hold
-    row_starts: np.ndarray  # int32 [R + 1] row r holds slots row_starts[r]:[r + 1]
+    fillings: tuple[Filling, ...]  # of epoch e number e mod K
     row_shapes: np.ndarray  # uint8 [R] ascending
     microbatch_starts: np.ndarray  # int32 [m + 1] the rows of each microbatch
     microbatches_per_update: int
     tokens: tuple[float, float]  # source and target tokens of an epoch, on average
     real_token_share: float  # the same of both sides / positions, padding included
-    sampling: Sampling | None = None  # with data.subword_sampling
     later: tuple[tuple[int, "Plan"], ...] = ()  # plans from certain updates on
 
     @property
@@ -127,12 +112,11 @@ class Plan:
     def epoch(self, seed: int, epoch: int) -> EpochPlan:
         """Return the order of epoch `epoch` >= 0 under `seed` >= 0."""
         bits = np.random.PCG64(np.random.SeedSequence((seed, epoch)))
-        pairs = np.arange(len(self.classes), dtype=np.int32)
-        if self.mixture is not None:
-            pairs = self.mixture.members(seed, epoch)
-        draw, (classes, slots_by_class, row_starts) = self._arrange(seed, epoch, pairs)
-        held = np.empty(len(classes), np.int32)  # by slot
-        held[slots_by_class] = shuffle_within(classes, bits)
+        own = self.fillings[epoch % len(self.fillings)]
+        held = np.empty(len(own.classes), np.int32)  # by slot
+        held[own.slots_by_class] = shuffle_within(own.classes, bits)
+        if own.mixture is not None:
+            held = own.mixture.members(seed, epoch)[held]
 
         row_order = shuffle_within(self.row_shapes, bits)
         heights = np.diff(self.microbatch_starts)
@@ -141,39 +125,16 @@ class Plan:
         first_rows = self.microbatch_starts[:-1][order]
         rows = row_order[concatenated_ranges(first_rows, heights)]  # [R]
 
-        slots_in_row = np.diff(row_starts)[rows]
-        held = held[concatenated_ranges(row_starts[rows], slots_in_row)]  # [n]
+        slots_in_row = np.diff(own.row_starts)[rows]
+        held = held[concatenated_ranges(own.row_starts[rows], slots_in_row)]  # [n]
         row_in_microbatch = concatenated_ranges(np.zeros_like(heights), heights)
         return EpochPlan(
             shapes=self.shapes,
             shape_of=self.row_shapes[first_rows],
             starts=offsets(slots_in_row)[offsets(heights)],
-            examples=held if self.mixture is None else pairs[held],
+            examples=held,
             rows=np.repeat(row_in_microbatch, slots_in_row),
-            slots=held,
-            draw=draw,
         )
-
-    def _arrange(
-        self, seed: int, epoch: int, pairs: np.ndarray
-    ) -> tuple[SubwordDraw | None, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return how the words of an epoch are split; classes, slots and rows for it.
-
-        If the lengths do not fit into the rows of the plan, more and more of the pairs
-        keep their plain versions.
-        """
-        own = self.classes, self.slots_by_class, self.row_starts
-        if self.sampling is None:
-            return None, own
-        subwords, arrange, room = self.sampling
-        numbers = np.arange(len(pairs), dtype=np.int32)
-        for share in _PLAIN_SHARES:
-            draw = SubwordDraw(subwords, seed, epoch, share, room)
-            found = arrange(*draw.lengths(pairs, numbers))
-            if found is not None:
-                by_class = np.argsort(found.slot_classes, kind="stable")
-                return draw, (found.classes, by_class, found.row_starts)
-        return SubwordDraw(subwords, seed, epoch, 1.0, room), own
 
 
 def make_plan(
@@ -182,14 +143,12 @@ def make_plan(
     batches: BatchesConfig,
     training: TrainingConfig,
     mixture: Mixture | None = None,
-    subwords: Subwords | None = None,
-    token_shares: Sequence[float] = (1.0, 1.0),
+    later: Sequence[tuple[np.ndarray, np.ndarray, Mixture | None]] = (),
 ) -> Plan:
     """Plan a corpus from the lengths of its sides, int [n] each, EOS included.
 
-    With a `mixture` of corpora, its slots take the place of the pairs. With `subwords`,
-    the lengths are those of `Subwords.lengths_to_plan`, and an epoch has its own. On
-    average an epoch has `token_shares` times the tokens of the lengths.
+    With a `mixture` of corpora, its slots take the place of the pairs. `later` has the
+    same of further versions.
 
     A microbatch has at most `tokens_per_microbatch` tokens on either side, padding
     included, and a multiple of `row_multiple` rows. An update has the number of
@@ -197,24 +156,22 @@ def make_plan(
     longer than the `row_length` of "packed", or `row_multiple` rows than a microbatch.
     """
     tokens = training.tokens_per_microbatch
-    real = float(source.sum()), float(target.sum())
-    if mixture is not None:
-        real, (source, target) = mixture.tokens, mixture.lengths
-    real = real[0] * token_shares[0], real[1] * token_shares[1]
+    mixtures, counts, lengths = [], [], []
+    for *sides, mixed in [(source, target, mixture), *later]:
+        mixtures.append(mixed)
+        counts.append(mixed.tokens if mixed else [float(side.sum()) for side in sides])
+        lengths.append(mixed.lengths if mixed else sides)
+    real = tuple(np.mean(counts, axis=0).tolist())
     if batches.layout == "packed":
-        layout = layouts.pack_rows(source, target, batches.row_length)
-        if subwords is not None:
-            rows = layouts.rows_with_spare(layout, source, target)
-            arrange = partial(layouts.fill_rows, batches.row_length, rows)
-            layout = arrange(source, target)
+        found = [layouts.pack_rows(*each, batches.row_length) for each in lengths]
+        rows = max(len(each.row_shapes) for each in found)
+        found = [layouts.with_rows(each, rows) for each in found]
     else:
-        layout = layouts.choose_buckets(source, target, batches, tokens)
-        if subwords is not None:
-            layout = layouts.with_spare_buckets(layout, source, target)
-            arrange = partial(layouts.fill_buckets, layout.sizes, layout.row_shapes)
-    sampling = None
-    if subwords is not None:
-        sampling = Sampling(subwords, arrange, tuple(layout.sizes[-1].tolist()))
+        largest = max(lengths, key=np.sum)
+        found = [layouts.choose_buckets(*largest, batches, tokens)]
+        if later:
+            found = layouts.share_buckets(*found, lengths)
+    layout = found[0]
     sizes, rows = layout.sizes, np.bincount(layout.row_shapes)  # of each shape
     heights, microbatches = layouts.microbatch_heights(rows, sizes, batches, tokens)
     edges = offsets(rows)
@@ -224,14 +181,17 @@ def make_plan(
     shapes = np.column_stack([heights, sizes]).tolist()
     return Plan(
         shapes=tuple(Shape(*shape) for shape in shapes),
-        mixture=mixture,
-        classes=layout.classes,
-        slots_by_class=np.argsort(layout.slot_classes, kind="stable"),
-        row_starts=layout.row_starts,
+        fillings=tuple(
+            Filling(mixed, each.classes, _order(each.slot_classes), each.row_starts)
+            for mixed, each in zip(mixtures, found, strict=True)
+        ),
         row_shapes=layout.row_shapes,
         microbatch_starts=np.concatenate([*starts, edges[-1:]]).astype(np.int32),
         microbatches_per_update=per_update,
         tokens=real,
         real_token_share=float(sum(real) / padded_tokens),
-        sampling=sampling,
     )
+
+
+def _order(classes: np.ndarray) -> np.ndarray:
+    return np.argsort(classes, kind="stable").astype(np.int32)

@@ -27,8 +27,7 @@ import numpy as np
 from jaxformer.config.data import DataConfig, language_code
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
-from jaxformer.corpus.store import WORDS, ShardWriter, id_dtype, names_of, read_index
-from jaxformer.corpus.subwords import WordLists
+from jaxformer.corpus.store import ShardWriter, id_dtype, names_of, read_index
 from jaxformer.corpus.survey import (
     SURVEY,
     Sides,
@@ -145,6 +144,7 @@ def prepare(
             "tokenizer": tokenizer.hash,
             "text": survey.text,
             "settings": asdict(config),
+            "versions": config.version_count,
             "folder": folder_of(config),
             "files": survey.made_with["files"],
         }
@@ -208,14 +208,10 @@ def _write_shards(
     survey: Survey,
     processes: int,
 ) -> None:
-    """Write the missing shards, and the versions of words that are drawn later."""
-    names = names_of(config.versions)
-    dtypes, words = [id_dtype(tokenizer.largest_vocab_size)] * len(names), None
-    if config.splits_each_epoch:
-        names, dtypes = [*names, *WORDS], [*dtypes, "<i4", "<i4"]
-    writer = ShardWriter(folder / "train", names, dtypes)
-    if config.splits_each_epoch:
-        words = WordLists(tokenizer, config, folder, len(writer.shards))
+    """Write the missing shards."""
+    names = names_of(config.version_count)
+    size = id_dtype(tokenizer.largest_vocab_size)
+    writer = ShardWriter(folder / "train", names, [size] * len(names))
     for number, (name, data) in enumerate(config.training_texts.items()):
         pairs, label = survey.pairs[name], f"train {name}".rstrip()
         done = sum(shard["corpus"] == name for shard in writer.shards)
@@ -233,11 +229,8 @@ def _write_shards(
         ):
             for _ in range(done, -(-pairs // sources.SHARD)):
                 part = islice(cleaned, sources.SHARD // sources.CHUNK)
-                _write_shard(writer, name, part, words, work)
+                _write_shard(writer, name, part, work)
             deque(cleaned, maxlen=0)  # there is more text only if it changed
-    if words:
-        with progress("splitting words"):
-            words.write_versions()
 
 
 def _marked(
@@ -252,20 +245,13 @@ def _marked(
 
 
 def _write_shard(
-    writer: ShardWriter,
-    name: str,
-    chunks: Iterable[CleanChunk],
-    words: WordLists | None,
-    work: Progress,
+    writer: ShardWriter, name: str, chunks: Iterable[CleanChunk], work: Progress
 ) -> None:
     sides, report = [], CorpusReport()
     for chunk in chunks:
-        numbers = words.number(chunk.pairs) if words else []
-        sides.append([*chunk.ids, *numbers])
+        sides.append(chunk.ids)
         report += chunk.report
         work.update(chunk.report.pairs)
-    if words:
-        words.save(len(writer.shards))
     writer.write(sides, {"corpus": name, "report": asdict(report)})
 
 

@@ -3,8 +3,6 @@
     workdir/tokenizer.model     the vocabulary
     workdir/corpus/train/       cleaned training pairs (`jaxformer.corpus.store`), one
                                 corpus after the other
-    workdir/corpus/versions/    of words, with data.subword_sampling and no
-                                data.versions: `jaxformer.corpus.subwords`
     workdir/corpus/dev/         every dev pair, in order
     workdir/corpus/dev.source.txt, dev.target.txt   the same as text, for BLEU
     workdir/corpus/dev.NAME/, ...                   those of all corpora but the first
@@ -18,7 +16,6 @@ must not depend on cleaning.
 """
 
 import json
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.corpus.store import IDS, TokenizedCorpus, names_of, open_corpus
-from jaxformer.corpus.subwords import Subwords
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import Verifier, checksummed, verify_checksums
 from jaxformer.system.mirror import LOCAL, Mirror
@@ -52,7 +48,6 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
-    subwords: Subwords | None = None  # of `train`, if words are split in each epoch
     later_versions: tuple[TokenizedCorpus, ...] = ()  # with data.versions: 1, 2, ...
 
     @property
@@ -73,23 +68,10 @@ class PreparedCorpus(NamedTuple):
         part = slice(*self.bounds()[corpus])
         return [side.lengths[part] for side in self.train]
 
-    def longest(self) -> list[np.ndarray]:
-        """Tokens of each training source and target in its longest version: int32 [n].
-
-        Rows are planned by these lengths, so that every version has room.
-        """
-        sides = zip(*self.versions, strict=True)
-        return [reduce(np.maximum, (each.lengths for each in side)) for side in sides]
-
     def tokens(self) -> list[int]:
         """Tokens of the training sources and targets of all versions."""
         sides = zip(*self.versions, strict=True)
         return [sum(int(each.offsets[-1]) for each in side) for side in sides]
-
-    def token_shares(self) -> list[float]:
-        """The mean tokens of a version as shares of `longest`: sources, targets."""
-        planned = [len(self.versions) * int(side.sum()) for side in self.longest()]
-        return np.divide(self.tokens(), planned).tolist()
 
     def sizes(self) -> dict[str, int]:
         """The training pairs of each corpus."""
@@ -133,7 +115,7 @@ def open_prepared(
             "corpus back that they were trained with, or use another run folder"
         )
     verifier = Verifier(corpus) if is_large else None
-    names = names_of(report["settings"].get("versions"))
+    names = names_of(report.get("versions", 1))
     train, *later = (
         open_corpus(corpus / "train", both, verifier=verifier, mirror=mirror)
         for both in zip(names[::2], names[1::2], strict=True)
@@ -143,5 +125,4 @@ def open_prepared(
     for name, folder in report["dev_sets"].items():
         texts = [list(read_lines(corpus / f"{folder}.{side}.txt")) for side in SIDES]
         dev[name] = DevSet(open_corpus(corpus / folder), *texts)
-    subwords = Subwords.open(corpus, report["settings"], verifier, mirror)
-    return PreparedCorpus(tokenizer, train, dev, report, subwords, tuple(later))
+    return PreparedCorpus(tokenizer, train, dev, report, tuple(later))

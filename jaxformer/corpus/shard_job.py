@@ -196,7 +196,7 @@ class ShardJob(NamedTuple):
         size = id_dtype(Tokenizer(tokenizer).largest_vocab_size)
         index = sum(map(len, hashes[:corpus])) + number
         with self.folder.writing() as folder:
-            dtypes = dict.fromkeys(names_of(data.versions), size)
+            dtypes = dict.fromkeys(names_of(data.version_count), size)
             write_shard(folder, index, dtypes, chunks)
         entry = {"corpus": name, "report": asdict(report)}
         self._write(entry_name(index), entry)

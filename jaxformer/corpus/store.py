@@ -23,14 +23,13 @@ from jaxformer.system.mirror import LOCAL, Mirror
 from jaxformer.text.ragged import Ragged, offsets
 from jaxformer.tokens import SIDES
 
-WORDS = ("source.words", "target.words")  # of `jaxformer.corpus.subwords`
 _INDEX = "index.json"
 IDS = re.compile(r"train/\d+\.(?!.*\.lengths\.npy).*\.npy")  # files of a corpus
 
 
-def names_of(versions: int | None) -> list[str]:
-    """The names of the sides of so many versions of a text; None: one."""
-    numbers = range(1, versions or 1)
+def names_of(versions: int) -> list[str]:
+    """The names of the sides of so many versions of a text."""
+    numbers = range(1, versions)
     return [*SIDES, *(f"{side}.{number}" for number in numbers for side in SIDES)]
 
 

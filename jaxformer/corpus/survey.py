@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 SURVEY = "survey.json"
 _TOKENIZER = "tokenizer.model"
-_FORMAT = 3  # of unfinished folders; those of another one are not continued
+_FORMAT = 4  # of unfinished folders; those of another one are not continued
 Sides = tuple[list[str], list[str]]
 
 
@@ -139,8 +139,7 @@ def abandon(folder: Path) -> None:
 def survey_files(folder: Path) -> list[Path]:
     """Return the files that a complete corpus does not need, the survey first."""
     patterns = (SURVEY, _TOKENIZER, "repeated.*.npy")
-    found = [path for pattern in patterns for path in entries(folder, pattern)]
-    return found + entries(folder / "train", "*.words.json")
+    return [path for pattern in patterns for path in entries(folder, pattern)]
 
 
 def _open(folder: Path, made_with: dict[str, Any]) -> Survey | None:
@@ -233,7 +232,7 @@ def require_same_text(
 ) -> None:
     """Raise InputError for other settings or text; text that is gone is no other."""
     settings = translated({"data": report["settings"]})["data"]
-    before, files = DataConfig.of(settings), []
+    before, files = DataConfig.of(DataConfig.recorded(settings)), []
     changed = [
         f"data.{key} was {getattr(before, key, old)!r} and is now "
         f"{getattr(config, key, new)!r}"

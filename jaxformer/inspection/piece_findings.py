@@ -21,7 +21,8 @@ def add_pieces(corpus: Described, config: DataConfig, prepared: PreparedCorpus) 
     """Add lengths in pieces and unknown words to the result of `inspect_corpus`.
 
     Lengths are those of the prepared pairs of train and dev. Splits in which preparing
-    met no unknown piece are not searched for unknown words.
+    met no unknown piece are not searched for unknown words, nor any for a tokeniser
+    with bytes.
     """
     tokenizer = prepared.tokenizer
     # Their characters are not known elsewhere.
@@ -43,6 +44,8 @@ def add_pieces(corpus: Described, config: DataConfig, prepared: PreparedCorpus) 
             counts = prepared.counts(name, part)
             if not any(counts[side]["unknown"] for side in SIDES):
                 continue
+        if tokenizer.has_bytes:
+            continue
         unknown = find_unknown(read_pairs(data, part), known, symbols)
         for kind, found in unknown.items():
             line = partial(place, side=kind.partition("_")[0], files=split["files"])

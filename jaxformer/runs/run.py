@@ -17,7 +17,6 @@ from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
 from jaxformer.corpus.plan import Plan, Shape, make_plan
 from jaxformer.corpus.prepared import PreparedCorpus
-from jaxformer.corpus.subwords import Subwords
 from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
@@ -161,26 +160,27 @@ def _make_run(
 
 def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     """Plan the batches of the training text, the same for every mesh."""
-    lengths, data = prepared.longest(), run.config.data
-    subwords, shares = prepared.subwords, prepared.token_shares()
-    if subwords is not None:
-        longest, batches = data.max_length, run.config.batches
-        if batches.layout == "packed":
-            longest = min(longest, batches.row_length)
-        lengths = subwords.lengths_to_plan(longest)
+    data, count = run.config.data, len(prepared.versions)
+    if count != data.version_count:
+        raise InputError(
+            f"{run.workdir.path} has {counted(count, 'version')} of its text instead "
+            f"of {data.version_count}, since another version of jaxformer prepared it; "
+            "use another run folder"
+        )
+    versions = [[side.lengths for side in each] for each in prepared.versions]
     if not data.corpora:
-        return _plan(run.config, *lengths, shares, subwords=subwords)
+        return _plan(run.config, [(*lengths, None) for lengths in versions])
     bounds, stages = prepared.bounds(), []
     for update in data.stages:
         weights = data.weights(prepared.sizes(), update)
         corpora = [Weighted(*bounds[name], weights[name]) for name in bounds]
-        mixture = make_mixture(*lengths, corpora)
-        if not len(mixture.lengths[0]):
+        mixed = [(*own, make_mixture(*own, corpora)) for own in versions]
+        if not len(mixed[0][2].lengths[0]):
             raise InputError(
                 f"an epoch of data.corpora has no pair from update {update} on; raise "
                 "a weight"
             )
-        stages.append((update, _plan(run.config, *lengths, shares, mixture, subwords)))
+        stages.append((update, _plan(run.config, mixed)))
     return dataclasses.replace(stages[0][1], later=tuple(stages[1:]))
 
 
@@ -222,16 +222,15 @@ def warn_of_plan(run: Run, plan: Plan) -> None:
 
 
 def _plan(
-    config: Config,
-    source: np.ndarray,
-    target: np.ndarray,
-    token_shares: list[float],
-    mixture: Mixture | None = None,
-    subwords: Subwords | None = None,
+    config: Config, versions: list[tuple[np.ndarray, np.ndarray, Mixture | None]]
 ) -> Plan:
-    """Plan a text by its lengths; raise InputError for rows that no model can hold."""
+    """Plan a text by the lengths and mixtures of its versions.
+
+    Raises InputError for rows that no model can hold.
+    """
     batches, training = config.batches, config.training
-    plan = make_plan(source, target, batches, training, mixture, subwords, token_shares)
+    (source, target, mixture), *later = versions
+    plan = make_plan(source, target, batches, training, mixture, later)
     config.require_row(max(length for shape in plan.shapes for length in shape[1:]))
     return plan
 

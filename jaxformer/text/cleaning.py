@@ -14,6 +14,8 @@ import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.text.flaws import flaws
+from jaxformer.text.lines import normalise
+from jaxformer.text.noise import noised
 from jaxformer.text.ragged import Ragged
 from jaxformer.text.sources import Pair
 from jaxformer.text.tokenizer import Tokenizer
@@ -105,7 +107,6 @@ class CleanChunk(NamedTuple):
 
     ids: tuple[Ragged, ...]  # EOS last; source and target of each of `data.versions`
     report: CorpusReport
-    pairs: list[Pair]  # as text, if they are split anew in each epoch
 
 
 def clean_chunk(
@@ -122,7 +123,7 @@ def clean_chunk(
     - "duplicate": an earlier pair has the same source and target.
     - a kind of `data.drop`: `jaxformer.text.flaws`.
 
-    With `data.versions` the report counts the tokens of the first version.
+    The report counts the tokens of the first of `data.versions`.
     """
     tokenizer = _tokenizer(content, threads).for_target(chunk.target_tag)
     report, pairs = CorpusReport(pairs=len(chunk.pairs)), chunk.pairs
@@ -143,16 +144,14 @@ def clean_chunk(
     if len(kept) < len(pairs):
         ids = [side.select(kept) for side in ids]
         pairs = [pairs[index] for index in kept]
-    if config and config.versions:
+    if config and config.is_drawn:
         ids = _versions(tokenizer, config, pairs, ids)
-    if not (config and config.splits_each_epoch):
-        pairs = []
     report.kept = len(kept)
     for counts, side in zip((report.source, report.target), ids[:2], strict=True):
         counts.tokens = len(side.tokens)
         counts.unknown = int((side.tokens == UNK).sum())
         counts.longest = int(side.lengths.max(initial=0))
-    return CleanChunk(tuple(ids), report, pairs)
+    return CleanChunk(tuple(ids), report)
 
 
 def _versions(
@@ -160,27 +159,61 @@ def _versions(
 ) -> list[Ragged]:
     """Return source and target of each version of the pairs that are kept.
 
-    A pair has its `plain` ids in a version that would be "too_long" or break "ratio".
+    A version is a function of `data.seed`, its number and the pair. A pair has its
+    `plain` ids in a version that would be "empty", "too_long" or break "ratio", or have
+    more UNK: noise teaches a model to copy only what its vocabulary has.
     """
-    samplers = _samplers(
-        tokenizer.content, (*config.tags, *config.user_defined_symbols)
-    )
-    count, strength = config.versions, config.subword_sampling
-    versions = [([], []) for _ in range(count)]
-    for pair in pairs:
-        random = Random("\t".join([str(config.seed), *pair]))
-        for side, sampler in enumerate(samplers):
-            words = split_words(tokenizer, side, pair[side])
-            drawn = (sampler.versions(w, count, strength, random)[1:] for w in words)
-            for version, pieces in zip(versions, zip(*drawn, strict=True), strict=True):
-                version[side].append([*chain(*pieces)])
-    for version in versions:
-        lengths = np.array([[*map(len, side)] for side in version], int)
+    versions, usual = [], _unknown(plain)
+    for number in range(config.version_count):
+        keys = ("\t".join([str(config.seed), str(number), *pair]) for pair in pairs)
+        randoms, texts = [*map(Random, keys)], pairs
+        if any(config.noise.values()):
+            both = zip(pairs, randoms, strict=True)
+            texts = [_noised(tokenizer, config, *each) for each in both]
+        sides = _encoded(tokenizer, config, texts, randoms)
+        lengths = np.array([[*map(len, side)] for side in sides], int)
         faults = length_faults(lengths, config)
-        for index in np.flatnonzero(faults["too_long"] | faults["ratio"]):
-            for side, usual in zip(version, plain, strict=True):
-                side[index] = usual[index]
-    return [Ragged.of(side) for version in versions for side in version]
+        has_fault = faults["empty"] | faults["too_long"] | faults["ratio"]
+        has_fault |= (_unknown(sides) > usual).any(axis=0)
+        for index in np.flatnonzero(has_fault):
+            for side, ids in zip(sides, plain, strict=True):
+                side[index] = ids[index]
+        versions += map(Ragged.of, sides)
+    return versions
+
+
+def _unknown(sides: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
+    """Count UNK in each sentence of each side: int [2, n]."""
+    return np.array([[[*ids].count(UNK) for ids in side] for side in sides], int)
+
+
+def _noised(
+    tokenizer: Tokenizer, config: DataConfig, pair: Pair, random: Random
+) -> Pair:
+    source, target = map(normalise, pair)
+    tag = tokenizer.language_code(source)
+    plain = source.removeprefix(tag), target
+    source, target = noised(plain, config.noise, config.user_defined_symbols, random)
+    return tag + source, target
+
+
+def _encoded(
+    tokenizer: Tokenizer, config: DataConfig, pairs: list[Pair], randoms: list[Random]
+) -> list[list[list[int]]]:
+    """Return the ids of sources and of targets, split at random if they should be."""
+    strength = config.subword_sampling
+    if strength is None:
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        return [tokenizer.encode(sources), tokenizer.encode_target(targets)]
+    symbols = (*config.tags, *config.user_defined_symbols)
+    sides = []
+    for side, sampler in enumerate(_samplers(tokenizer.content, symbols)):
+        sides.append([])
+        for pair, random in zip(pairs, randoms, strict=True):
+            words = split_words(tokenizer, side, pair[side])
+            drawn = (sampler.sample(word, strength, random) for word in words)
+            sides[-1].append([*chain.from_iterable(drawn)])
+    return sides
 
 
 def breaks_ratio(

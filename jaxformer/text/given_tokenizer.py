@@ -40,7 +40,8 @@ def load_given(config: DataConfig) -> Tokenizer:
 def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
     """Raise InputError if a given tokeniser lacks a tag or a symbol of a config.
 
-    Also if the languages share its vocabulary and not the config's, or the reverse.
+    Also if it lacks the bytes of `data.byte_fallback`, or if the languages share its
+    vocabulary and not the config's, or the reverse.
     """
     if tokenizer.is_shared != config.shared_vocabulary:
         has = "one vocabulary" if tokenizer.is_shared else "a vocabulary of each"
@@ -48,6 +49,11 @@ def require_symbols(tokenizer: Tokenizer, config: DataConfig) -> None:
             f"the tokeniser has {has} of the languages, and data.shared_vocabulary is "
             f"{config.shared_vocabulary}; set it to {tokenizer.is_shared}, or use "
             "another tokeniser"
+        )
+    if config.byte_fallback and not tokenizer.has_bytes:
+        raise InputError(
+            "the tokeniser has no pieces of bytes, which data.byte_fallback asks for; "
+            "set it to False, or use a tokeniser trained with --byte_fallback"
         )
     needed = [(symbol, tokenizer.source_pieces()) for symbol in config.tags]
     needed += [(symbol, tokenizer.pieces()) for symbol in config.target_tags]

@@ -71,10 +71,6 @@ class Ragged:
         lengths = self.offsets[indices + 1] - starts
         return self._take(starts, lengths), lengths
 
-    def firsts(self, indices: np.ndarray) -> np.ndarray:
-        """Return the first id of each sequence, none of which is empty."""
-        return self._take(self.offsets[indices], np.ones(len(indices), np.int64))
-
     def _take(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return pieces of the ids, each within a shard, one after the other."""
         if len(self.shards) == 1 or not len(starts):

@@ -7,8 +7,9 @@ SentencePiece's own NFKC rules are off: they rewrite "½", "H₂O", "…" and fu
 punctuation. If all characters of a text are in the vocabulary, decode(encode(text)) is
 normalise(text).
 
-A character outside the vocabulary is UNK. There is no fallback to bytes: its 256 ids
-are a tenth of a small vocabulary, and a model that writes bytes can write broken UTF-8.
+A character outside the vocabulary is UNK, or with `data.byte_fallback` the pieces of
+its bytes, such as <0xF0>. These 256 ids are a tenth of a small vocabulary, and a model
+can write bytes that are no UTF-8, which become U+FFFD.
 """
 
 import copy
@@ -70,6 +71,11 @@ class SentencePieceModel:
     def is_unknown(self, ids: Sequence[int]) -> bool:
         """Return whether ids have UNK, and of other pieces only a tag and spaces."""
         return UNK in ids and self._textless.issuperset(ids)
+
+    @cached_property
+    def has_bytes(self) -> bool:
+        """Whether a character without a piece is the pieces of its bytes."""
+        return any(map(self.processor.is_byte, range(len(self.processor))))
 
     @cached_property
     def _textless(self) -> set[int]:
@@ -175,6 +181,11 @@ class Tokenizer:
     def largest_vocab_size(self) -> int:
         """Return the ids of the larger of the two vocabularies."""
         return max(self.vocab_size, self.source_vocab_size)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Return whether no character is unknown, on either side."""
+        return all(side.has_bytes for side in self.sides)
 
     def pieces(self) -> list[str]:
         """Return the piece of every target id; "▁" is the space before a word."""

@@ -200,6 +200,7 @@ def train_tokenizer(texts: Sequence[str], config: DataConfig) -> Tokenizer:
             vocab_size=config.vocab_size,
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
             user_defined_symbols=list(dict.fromkeys(symbols)),
             max_sentence_length=longest,
             normalization_rule_name="identity",

@@ -39,6 +39,7 @@ class WordSampler:
         others = [getattr(self._processor, kind) for kind in kinds]
         every = range(len(self._processor))
         known = [i for i in every if not any(is_other(i) for is_other in others)]
+        self._has_bytes = any(map(self._processor.is_byte, every))
         pieces = map(self._processor.id_to_piece, known)
         scores = map(self._processor.get_score, known)
         self._scores = dict(zip(pieces, scores, strict=True))
@@ -47,46 +48,55 @@ class WordSampler:
             symbols = {*symbols, *(p for p, score in self._scores.items() if not score)}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbols = re.compile(f"({'|'.join(longest_first)})") if symbols else None
+        self._look_up = lru_cache(2**14)(self._find)
         self._lattice = lru_cache(2**13)(self._find_splits)  # up to 3 KB each
 
-    def versions(
-        self, word: str, count: int, strength: float, random: Random
-    ) -> list[list[int]]:
-        """Return the ids of a word as SentencePiece splits it, and `count` samples.
+    def sample(self, word: str, strength: float, random: Random) -> list[int]:
+        """Return the ids of a word that is split at random.
 
         `strength` as in `data.subword_sampling`. A word that the model does not take
-        as it is, or splits by other rules, has equal samples, and so do EOS and tags,
-        which are written as in `split_words`.
+        as it is, or splits by other rules, is split as usual. EOS and tags are written
+        as in `split_words`.
         """
         if not word or word.endswith(" "):
-            return [[self._ids[word[:-1]] if word else EOS]] * (count + 1)
+            return [self._ids[word[:-1]] if word else EOS]
+        usual, parts = self._look_up(word)
+        return self._draw(parts, strength, random) if parts else usual
+
+    def _find(self, word: str) -> tuple[list[int], list[str]]:
+        """Return the usual ids of a word; between symbols its parts, none if fixed."""
         plain = self._processor.encode(word, out_type=str)
-        marked = "▁" + word
+        usual, marked = self._to_ids(plain), "▁" + word
         parts = [marked] if self._symbols is None else self._symbols.split(marked)
-        lattices = [
-            None if self._is_bpe else self._lattice(part, strength) for part in parts
-        ]
+        # Bytes are decoded, so that their names do not count as text.
+        is_ours = "".join(plain).startswith("▁")
+        is_ours = is_ours and self._processor.decode(plain) == word
+        if self._is_bpe and is_ours:
+            is_ours = self._draw(parts, 0.0, Random(0)) == usual
+        return usual, parts if is_ours else []
 
-        def sample(strength: float) -> list[int]:
-            pieces = []
-            for number, (part, lattice) in enumerate(zip(parts, lattices, strict=True)):
-                if number % 2:  # a symbol
-                    pieces.append(part)
-                elif self._is_bpe:
-                    pieces += self._merge(part, strength, random)
-                else:
-                    pieces += self._sample(part, lattice, random)
-            return self._to_ids(pieces)
-
-        usual = self._to_ids(plain)
-        is_ours = "".join(plain) == marked
-        if not is_ours or (self._is_bpe and sample(0.0) != usual):
-            return [usual] * (count + 1)
-        return [usual, *(sample(strength) for _ in range(count))]
+    def _draw(self, parts: list[str], strength: float, random: Random) -> list[int]:
+        pieces = []
+        for number, part in enumerate(parts):
+            if number % 2:  # a symbol
+                pieces.append(part)
+            elif self._is_bpe:
+                pieces += self._merge(part, strength, random)
+            else:
+                pieces += self._sample(part, self._lattice(part, strength), random)
+        return self._to_ids(pieces)
 
     def _to_ids(self, pieces: Sequence[str]) -> list[int]:
-        """Return ids; SentencePiece makes neighbouring unknown characters one."""
-        ids = [self._ids.get(piece, UNK) for piece in pieces]
+        """Return ids; an unknown character is its bytes, if the model has them.
+
+        SentencePiece makes other neighbouring unknown characters one.
+        """
+        ids = []
+        for piece in pieces:
+            names = [piece]
+            if self._has_bytes and piece not in self._ids:
+                names = [f"<0x{byte:02X}>" for byte in piece.encode()]
+            ids += [self._ids.get(name, UNK) for name in names]
         runs = ((token, len(list(run))) for token, run in groupby(ids))
         return [i for i, n in runs for _ in range(1 if i == UNK else n)]
 

@@ -166,8 +166,15 @@ MISTAKES = {
         ("--workdir=new --config=parallel_text", "data.source_language=en"),
         (f"{OWN},third", "names 2 files; give one, or two with"),
         (f"{NEW} --config.data.subword_sampling=0", "is 0.0; it must be above 0"),
-        (f"{NEW} --config.data.versions=4", "set data.subword_sampling, or data.ver"),
+        (f"{NEW} --config.data.versions=4", "set data.subword_sampling, a sh"),
+        (f"{NEW} --config.data.noise.copy=2", "data.noise.copy is 2.0; it must be at"),
+        (f"{NEW} --config.data.noise.typos=1", "did you mean data.noise.typo?"),
+        (
+            f"{NEW} --config.data.noise.copy=0.6 --config.data.noise.typo=0.6",
+            "the shares of data.noise add up to 1.2; lower them to 1 in all",
+        ),
         (f"{OWN} --config.data.vocab_size=6", "set data.vocab_size=11"),
+        (f"{OWN} --config.data.byte_fallback=True", "has no pieces of bytes"),
         (f"{OWN} --config.data.tag=>>de<<", "the tokeniser has no piece '>>de<<'"),
         (f"{OWN},gone --config.data.shared_vocabulary=False "
          "--config.model.tied_embeddings=target", "gone cannot be read"),

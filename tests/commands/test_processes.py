@@ -25,8 +25,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def flags(flags):
-    """Those of any run, of two corpora whose words are split anew in each epoch."""
-    changes = config_flags("data", corpora=json.dumps(CORPORA), subword_sampling=0.2)
+    """Those of any run, of two corpora whose words are split at random."""
+    changes = config_flags(
+        "data", corpora=json.dumps(CORPORA), subword_sampling=0.2, versions=2
+    )
     changes += config_flags("training", save_every=4)
     return (*flags, *changes, "--config.decoding.beam_size=1")
 

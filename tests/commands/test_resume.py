@@ -18,8 +18,8 @@ CORPORA = [{"name": "a", "weight": 1.5}, {"name": "b", "weight": [[0, 0.3], [7, 
 CHANGES = {
     "packed": [],
     "buckets": config_flags("batches", layout="buckets", max_shapes=1),
-    "two stages of subwords": [
-        *config_flags("data", subword_sampling=0.2, corpora=json.dumps(CORPORA)),
+    "two stages of a mixture": [
+        *config_flags("data", corpora=json.dumps(CORPORA)),
         *config_flags("optimizer", algorithm="adafactor", weight_decay=0.1),
         *config_flags("optimizer", schedule="constant", peak_learning_rate=1e-3),
     ],

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import NO_NOISE, DataConfig
 from jaxformer.configs import wmt_base
 from jaxformer.corpus import preparation, survey
 from jaxformer.corpus import prepared as corpus
@@ -30,6 +30,11 @@ from jaxformer.text.tokenizer import Tokenizer
 
 PAIRS, CHUNK, SHARD = 150, 8, 32
 SHARDS = 5
+ONE = {"subword_sampling": None, "versions": None}  # version of the text
+NOISY = {
+    "noise": NO_NOISE | {"copy": 0.3, "upper_case": 0.1, "typo": 0.2},
+    "byte_fallback": True, "vocab_size": 330,
+}  # fmt: skip
 
 
 def config_of(folder: Path, **changes) -> DataConfig:
@@ -40,6 +45,7 @@ def config_of(folder: Path, **changes) -> DataConfig:
                     {**corpus, "name": "two", "train": "two", "dev": ""}),
         "source_language": "a", "target_language": "b", "vocab_size": 60,
         "character_coverage": 1.0, "max_length": 25, "subword_sampling": 0.1,
+        "versions": 2,
     }  # fmt: skip
     return DataConfig(**values | changes)
 
@@ -98,13 +104,11 @@ def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("sampling", "versions"), [(None, None), (0.1, None), (0.1, 3)]
-)
+@pytest.mark.parametrize("changes", [ONE, {"versions": 1}, {"versions": 3} | NOISY])
 def test_the_files_are_the_same_for_any_number_of_processes(
-    folder, tmp_path, sampling, versions, monkeypatch
+    folder, tmp_path, changes, monkeypatch
 ):
-    config = config_of(folder, subword_sampling=sampling, versions=versions)
+    config = config_of(folder, **changes)
     one, two = (
         prepare(config, tmp_path / f"run{count}", processes=count) for count in (1, 2)
     )
@@ -149,8 +153,8 @@ def test_it_goes_on_after_a_stop(
     monkeypatch.setattr(survey, "_read", None)
     prepare(config, run)
     assert tree(run) == undisturbed
-    # The rest of six shards, the versions of the words, and the text of dev.
-    assert count == SHARDS + 1 - before + 2
+    # The rest of six shards, and the text of dev.
+    assert count == SHARDS + 1 - before + 1
 
 
 def test_other_settings_or_text_begin_anew(folder, tmp_path, monkeypatch):
@@ -260,7 +264,7 @@ def test_duplicates_may_stay_and_shards_may_be_empty(own_folder, tmp_path):
             text = "".join(f"{'a b ' * 20}{n}\n" for n in range(lines))
             text += "a b c\n" * 30 * (name == "one")
             (own_folder / f"{name}.{language}").write_text(text)
-    config = config_of(own_folder, deduplicate=False, subword_sampling=None)
+    config = config_of(own_folder, deduplicate=False, **ONE)
     prepared = prepare(config, tmp_path / "run")
     assert prepared.sizes() == {"one": 30, "two": 0}
     assert {*map(str, ids_of(prepared)[0])} == {str(ids_of(prepared)[0][0])}
@@ -268,7 +272,7 @@ def test_duplicates_may_stay_and_shards_may_be_empty(own_folder, tmp_path):
 
 
 def test_two_vocabularies_are_used_by_several_processes(folder, tmp_path):
-    config = config_of(folder, shared_vocabulary=False, subword_sampling=None)
+    config = config_of(folder, shared_vocabulary=False, **ONE)
     one, two = (
         prepare(config, tmp_path / str(count), processes=count) for count in (1, 2)
     )

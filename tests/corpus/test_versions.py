@@ -1,5 +1,7 @@
 """Prepared versions of a text: other pieces, one version for each epoch in turn."""
 
+import io
+import random
 from collections import deque
 from dataclasses import replace
 from itertools import chain, islice
@@ -7,28 +9,53 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceTrainer
 
 from jaxformer.batch import ALL_ROWS, Rows
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import NO_NOISE, VERSIONS, DataConfig
+from jaxformer.configs import wmt_base
 from jaxformer.corpus import prepared as opening
-from jaxformer.corpus.mixture import make_mixture
+from jaxformer.corpus.mixture import Weighted, make_mixture
 from jaxformer.corpus.pipeline import examples_of, updates
 from jaxformer.corpus.plan import make_plan
 from jaxformer.corpus.preparation import prepare
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.system.errors import InputError
 from jaxformer.text.cleaning import breaks_ratio
+from jaxformer.text.tokenizer import Tokenizer
+from jaxformer.tokens import UNK
 from tests.corpus.test_pipeline import assert_equal, pairs_of
-from tests.corpus.test_subwords import (
-    MIXTURES,
-    STRENGTHS,
-    config_of,
-    every_layout,
-    folder,  # noqa: F401 - a fixture
-)
 from tests.damage import damaged, flip_bit
+from tests.text.test_word_sampler import STRENGTHS, words_of
 
 K = 3
+MIXTURES = None, [Weighted(0, 700, 2.25), Weighted(700, 1500, 0.5)]
+every_layout = pytest.mark.parametrize("layout", ["buckets", "packed"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """1500 pairs; some words are frequent, a symbol is part of a word."""
+    folder, draw = tmp_path_factory.mktemp("text"), random.Random(0)
+    words = {language: [*words_of(language, 60), "x__NUM__,"] for language in "ab"}
+    weights = [1 / (1 + rank) for rank in range(61)]
+    for split, count in {"train": 1500, "dev": 2}.items():
+        sizes = [draw.randint(3, 12) for _ in range(count)]
+        for language, known in words.items():
+            lines = (" ".join(draw.choices(known, weights, k=n)) for n in sizes)
+            text = "".join(f"{line} {n}\n" for n, line in enumerate(lines))
+            (folder / f"{split}.{language}").write_text(text)
+    return folder
+
+
+def config_of(folder, **changes):
+    values = wmt_base.get_config().data.to_dict() | {
+        "corpus": "directory", "directory": str(folder), "train": "train", "dev": "dev",
+        "source_language": "a", "target_language": "b", "vocab_size": 140,
+        "character_coverage": 1.0, "max_length": 60, "tag": ">>b<<", "target_tag": "",
+        "user_defined_symbols": ("__NUM__",),
+    }  # fmt: skip
+    return DataConfig(**values | changes)
 
 
 def ids_of(corpus):
@@ -36,7 +63,7 @@ def ids_of(corpus):
 
 
 @pytest.fixture(scope="module")
-def config(folder):  # noqa: F811
+def config(folder):
     return config_of(folder, subword_sampling=0.1, versions=K)
 
 
@@ -50,9 +77,11 @@ def plan_of(prepared, layout, mixture=None):
         layout=layout, row_length=64, max_shapes=6, row_multiple=2,
         tokens_per_microbatch=512, tokens_per_update=1024,
     )  # fmt: skip
-    lengths = prepared.longest()
-    mixture = mixture and make_mixture(*lengths, mixture)
-    return make_plan(*lengths, batching, batching, mixture)
+    versions = [[side.lengths for side in each] for each in prepared.versions]
+    first, *later = [
+        (*own, mixture and make_mixture(*own, mixture)) for own in versions
+    ]
+    return make_plan(*first[:2], batching, batching, first[2], later)
 
 
 def updates_of(prepared, plan, start, rows=ALL_ROWS):
@@ -131,6 +160,20 @@ def test_epoch_e_reads_version_e_mod_k_from_any_start(prepared, layout, mixture)
 
 
 @every_layout
+def test_versions_cost_little_padding(prepared, layout):
+    """Beside a plan of one version alone."""
+    plan = plan_of(prepared, layout)
+    shares = [
+        plan_of(prepared._replace(train=each, later_versions=()), layout)
+        for each in prepared.versions
+    ]
+    alone = np.mean([each.real_token_share for each in shares])
+    assert 0.95 * alone < plan.real_token_share <= 1.001 * alone
+    tokens = [[len(side.tokens) for side in each] for each in prepared.versions]
+    assert plan.tokens == pytest.approx(np.mean(tokens, axis=0))
+
+
+@every_layout
 def test_processes_have_their_rows_of_the_same_batches(prepared, layout):
     plan = plan_of(prepared, layout)
 
@@ -173,9 +216,61 @@ def test_a_large_version_is_verified_when_its_epoch_begins(
 
 def test_another_number_of_versions_is_refused(config, tmp_path):
     prepare(config, tmp_path)
-    for versions in (K + 1, None):
+    for versions in (K + 1, None):  # which is 16
         refusal = rf"data\.versions was 3 and is now {versions}"
         with pytest.raises(InputError, match=refusal):
             prepare(replace(config, versions=versions), tmp_path)
     before = {k: v for k, v in vars(config).items() if k not in ("versions", "parts")}
-    assert DataConfig.of(before).versions is None  # of an earlier run
+    assert DataConfig.of(before).version_count == VERSIONS
+
+
+def test_a_tokeniser_with_pieces_of_several_words_is_refused(folder, tmp_path):
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b"] * 50), model_writer=model, model_type="bpe",
+        vocab_size=10, split_by_whitespace=False, pad_id=0, unk_id=1, bos_id=2,
+        eos_id=3, normalization_rule_name="identity", minloglevel=2,
+    )  # fmt: skip
+    changes = {"tag": "", "user_defined_symbols": ()}
+    config = config_of(folder, subword_sampling=0.1, **changes)
+    complaint = "needs pieces within words; the tokeniser has '▁a▁"
+    with pytest.raises(InputError, match=complaint):
+        prepare(config, tmp_path, tokenizer=Tokenizer(model.getvalue()))
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_targets_of_a_vocabulary_of_their_own_have_no_tags(folder, tmp_path):
+    changes = {"shared_vocabulary": False, "vocab_size": 60, "versions": 2}
+    config = config_of(folder, subword_sampling=0.5, **changes)
+    prepared = prepare(config, tmp_path)
+    decode, encode = prepared.tokenizer.decode, prepared.tokenizer.encode
+    ((tag, *_),) = encode([">>b<< a"])
+    source, target = ids_of(prepared.train)
+    assert {ids[0] for ids in source} == {tag}
+    assert {*map(decode, target)} <= {*(folder / "train.b").read_text().splitlines()}
+
+
+@pytest.mark.parametrize("bytes_", [False, True])
+def test_noise_spares_tags_and_copies_only_what_the_vocabulary_has(
+    folder, tmp_path, bytes_
+):
+    config = config_of(
+        folder, versions=2, noise=NO_NOISE | {"copy": 0.5, "upper_case": 0.5},
+        byte_fallback=bytes_, vocab_size=400 if bytes_ else 140, max_length=500,
+    )  # fmt: skip
+    prepared = prepare(config, tmp_path)
+    decode = prepared.tokenizer.decode
+    tag = prepared.tokenizer.source_pieces().index(">>b<<")
+    texts = []
+    for version in prepared.versions:
+        source, target = ids_of(version)
+        assert {ids[0] for ids in source} == {tag}
+        assert not any(UNK in ids for ids in source + target)
+        texts.append([*map(decode, target)])
+    plain = {*(folder / "train.b").read_text().splitlines()}
+    kept = np.mean([text in plain for text in texts[0]])
+    assert kept < 0.02 if bytes_ else 0.3 < kept < 0.99
+    same = np.mean([a == b for a, b in zip(*texts, strict=True)])  # in capitals twice
+    assert abs(same - 0.25) < 0.06 if bytes_ else same < 0.99
+    dev = [*map(decode, ids_of(prepared.dev[""].pairs)[1])]
+    assert dev == (folder / "dev.b").read_text().splitlines()

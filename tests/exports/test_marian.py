@@ -43,7 +43,7 @@ TEXT = [
 
 CONFIG = SimpleNamespace(
     tags=[], user_defined_symbols=(), model_type="bpe", vocab_size=120,
-    character_coverage=1.0, vocab_sentences=99, seed=0,
+    character_coverage=1.0, vocab_sentences=99, seed=0, byte_fallback=False,
 )  # fmt: skip
 
 
@@ -86,11 +86,12 @@ def test_its_search_is_as_ours(make_model, export_to_marian, transformers, batch
     assert (settings["max_length"], settings["forced_eos_token_id"]) == (64, EOS)
 
 
-def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
-    tokenizer = train_tokenizer(TEXT, CONFIG)
+@pytest.mark.parametrize("changes", [{}, {"byte_fallback": True, "vocab_size": 380}])
+def test_ids_and_text_are_equal(make_model, export_to_marian, transformers, changes):
+    tokenizer = train_tokenizer(TEXT, SimpleNamespace(**vars(CONFIG) | changes))
     model, params = make_model(vocab_size=tokenizer.vocab_size)
     folder = export_to_marian(model, params, tokenizer)
-    text = [*TEXT, "Ω man Ωψ", "", "größte man"]
+    text = [*TEXT, "😀 of <s>" if changes else "Ω", "Ω man Ωψ", "", "größte man"]
     ids = tokenizer.encode(text)
     assert transformers("encode", folder, text) == ids
     assert transformers("encode", folder, text, side="text_target") == ids
@@ -99,7 +100,7 @@ def test_ids_and_text_are_equal(make_model, export_to_marian, transformers):
     exec(parameters.template("program.txt"), names)
     prepared = [" " + names["normalise"](line) for line in odd]  # as the card does
     assert transformers("encode", folder, prepared) == tokenizer.encode(odd)
-    for row, sentence in zip(ids, TEXT, strict=False):
+    for row, sentence in zip(ids, text[: len(TEXT) + bool(changes)], strict=False):
         answer = [BOS, *row, PAD, PAD]
         assert transformers("decode", folder, answer) == sentence
     facts = transformers("tokenizer_facts", folder)

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer import grammar
-from jaxformer.config.data import DataConfig
+from jaxformer.config.data import NO_NOISE, DataConfig
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,7 @@ def config():
         temperature=None, tag="", target_tag="",
         tokenizer="", columns=(), user_defined_symbols=(), shared_vocabulary=True,
         model_type="bpe", subword_sampling=None, versions=None,
+        noise=NO_NOISE, byte_fallback=False,
     )  # fmt: skip
 
 

@@ -15,15 +15,13 @@ from jaxformer.text.vocabulary import train_tokenizer
 def cleaned():
     """Clean text of the letters a, b, c: each is one piece, and so is "▁"."""
     letters = {"vocab_size": 8, "character_coverage": 1.0, "vocab_sentences": 9}
-    letters |= {"model_type": "bpe"}
+    letters |= {"model_type": "bpe", "byte_fallback": False}
     config = SimpleNamespace(**letters, seed=0, tags=[], user_defined_symbols=())
     tokenizer = train_tokenizer(["a", "b", "c"], config)
 
     def cleaned(pairs, repeated=None, **changes):
-        rules = {"max_length": 100, "max_ratio": 2.0, "versions": None, "drop": None}
-        rules = SimpleNamespace(
-            **rules | changes, tag="", target_tag="", splits_each_epoch=False
-        )
+        rules = {"max_length": 100, "max_ratio": 2.0, "is_drawn": False, "drop": None}
+        rules = SimpleNamespace(**rules | changes, tag="", target_tag="")
         found = clean_chunk(tokenizer.content, 1, rules, Chunk(pairs, repeated))
         kept = [
             (tokenizer.decode(source), tokenizer.decode(target))

@@ -42,6 +42,7 @@ def train(path, sentences=TEXT, **changes):
     values = {
         "vocab_size": 200, "character_coverage": 1.0, "vocab_sentences": 1000,
         "seed": 0, "tags": [], "user_defined_symbols": (), "model_type": "bpe",
+        "byte_fallback": False,
     }  # fmt: skip
     config = SimpleNamespace(**values | changes)
     sample, sentences = Sample(config.vocab_sentences, config.seed), [*sentences]
@@ -106,6 +107,26 @@ def test_a_normalised_text_is_one_line_and_stays(text):
 @given(st.text(ALPHABET + "\t\n\x00\x85\u00a0\u2028\u3000▁"))
 def test_decoding_gives_back_the_normalised_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])[0]) == normalise(text)
+
+
+@pytest.fixture(scope="module")
+def of_bytes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bytes") / "tokenizer.model"
+    return train(path, vocab_size=400, byte_fallback=True, character_coverage=0.98)
+
+
+@given(st.text() | st.text(ALPHABET + "<0xF>😀"))
+def test_with_bytes_every_text_is_known_and_given_back(of_bytes, text):
+    (ids,) = of_bytes.encode([text])
+    assert UNK not in ids
+    assert not of_bytes.is_unknown(ids)
+    assert of_bytes.decode(ids) == normalise(text)
+    assert pair_of(*[of_bytes.content] * 2).encode_target([text]) == [ids]
+
+
+def test_bytes_that_are_no_text_are_replacement_characters(of_bytes):
+    first, second, man = (of_bytes.pieces().index(p) for p in ("<0xF0>", "<0x9F>", "a"))
+    assert of_bytes.decode([first, second, man, EOS]) == "\ufffd\ufffda"
 
 
 def test_a_sequence_is_pieces_and_eos(tokenizer):

@@ -1,20 +1,11 @@
-"""Runs whose words are split at random, in each epoch or by `prepare`."""
+"""Runs whose text has several versions."""
 
 import numpy as np
 import pytest
 
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs.run import open_run, plan_training
-
-
-@pytest.mark.usefixtures("quick_check")
-def test_a_check_counts_the_updates_of_sampled_pairs(command, toy, tmp_path):
-    sampling = "--config.data.subword_sampling=0.5"
-    assert command("prepare", *toy.flags, sampling, workdir=tmp_path).code == 0
-    run, prepared = open_run(tmp_path), open_prepared(tmp_path)
-    usual = plan_training(run, prepared._replace(subwords=None)).updates_per_epoch
-    found = command("check", workdir=tmp_path).result["updates_per_epoch"]
-    assert found == plan_training(run, prepared).updates_per_epoch > 1.2 * usual
+from jaxformer.system.errors import InputError
 
 
 @pytest.mark.usefixtures("quick_check")
@@ -30,3 +21,6 @@ def test_a_check_states_the_disk_of_versions_and_their_tokens(command, toy, tmp_
     tokens = sum(np.load(file).size for file in files if "target" in file.name) / 3
     updates = answer.result["updates_per_epoch"]
     assert answer.result["tokens_per_update"] == pytest.approx(tokens / updates, abs=1)
+    run, prepared = open_run(tmp_path), open_prepared(tmp_path)
+    with pytest.raises(InputError, match="has 1 version of its text instead of 3"):
+        plan_training(run, prepared._replace(later_versions=()))
