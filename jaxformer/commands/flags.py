@@ -137,6 +137,10 @@ FLAG_LIST = (
          "machine's, port 0 any that is free.", "127.0.0.1:8000"),
     Flag("host_names", str, "Host names that the server accepts, besides loopback's "
          "and that of --listen, separated by commas; * is any."),
+    Flag("origins", str, "Origins of other web pages that may ask the server, such as "
+         "https://example.org, separated by commas; * is any. By default none."),
+    Flag("api_keys", Path, "File with a key a line, which requests need to translate; "
+         "after a tab the requests that it allows in a minute."),
     Flag("max_batch", int, "Slots of each device for small requests, rounded down to "
          "1, 4, 16 or 64; large requests have at most 16 more.", 16, 1),
     Flag("max_queue", int, "Pieces of all requests that wait for an answer at most; "
@@ -236,8 +240,8 @@ COMMANDS = {
     "serve": Command(
         "Serve translations over HTTP, with a page to try them.",
         (
-            *_MODELS, "glossary", *TRANSLATION, "listen", "host_names", "max_batch",
-            "max_queue", "request_timeout",
+            *_MODELS, "glossary", *TRANSLATION, "listen", "host_names", "origins",
+            "api_keys", "max_batch", "max_queue", "request_timeout",
         ),
         alone="start one server a machine, each with --num_processes=1, behind a load "
         "balancer",

@@ -7,14 +7,17 @@ from itertools import islice
 from pathlib import Path
 
 from jaxformer.commands.flags import read_address
+from jaxformer.config.data import language_name
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import split_tag
 from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.directions import directions_of
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tags
 from jaxformer.system.errors import InputError, packages_of
+from jaxformer.text.languages import most_probable
 from jaxformer.text.lines import read_lines
 
 EXAMPLES, EXAMPLE_LENGTH = 5, 100  # sentences of the page, and their characters
@@ -26,6 +29,8 @@ def run(
     workdir: Path,
     listen: str,
     host_names: str | None,
+    origins: str | None,
+    api_keys: Path | None,
     max_batch: int,
     max_queue: int,
     request_timeout: float,
@@ -34,19 +39,29 @@ def run(
 ) -> dict:
     """Serve until asked to stop; return the numbers of requests and sentences."""
     with packages_of("serve"):
+        from jaxformer.serving.app import Site
         from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Limits
+        from jaxformer.serving.keys import Keys, read_keys
+        from jaxformer.serving.libretranslate import Languages
         from jaxformer.serving.server import Service
         from jaxformer.serving.server import listen as open_port
     host, port = read_address(listen)
     # Large requests fill half of the queue, which then holds four of these.
     limits = Limits(max_queue // 8, max_queue, request_timeout, request_timeout)
-    names = [name.strip() for name in (host_names or "").split(",") if name.strip()]
+    names, pages = (_listed(each) for each in (host_names, origins))
     for name in names:
         if not re.fullmatch(r"[a-z0-9._-]+|\*", name):
             raise InputError(
                 f"--host_names has {name!r}; write names as in URLs, in lower case and "
                 "without port"
             )
+    for page in pages:
+        if not re.fullmatch(r"https?://[a-z0-9._:\[\]-]+|\*", page):
+            raise InputError(
+                f"--origins has {page!r}; write https://NAME, in lower case and "
+                "without a path, or *"
+            )
+    keys = Keys(read_keys(api_keys)) if api_keys else None
     with closing(open_port(host, port)) as opened:
         whole = open_run(workdir, config, models.dtype)
         this = of_tags(whole, options)
@@ -60,14 +75,23 @@ def run(
         data, only_tag = this.config.data, whole.config.data.only_tag
         # Only a run with one tag adds it to a text.
         tag_of = this.tokenizer.language_code if only_tag else lambda _: ""
-        return Service(
-            requests,
-            opened,
-            languages=(data.source_language, data.target_language),
-            limits=limits,
+        directions = directions_of(whole.config.data, requests.text.tags)
+        site = Site(
             hosts={host.lower(), *names},
+            origins=pages,
+            keys=keys,
+            languages=Languages(directions, language_name, most_probable),
+            markup=None,
             examples=examples_of(this.workdir.path, tag_of),
+        )
+        languages = data.source_language, data.target_language
+        return Service(
+            requests, opened, languages=languages, limits=limits, site=site
         ).run_until_stopped()
+
+
+def _listed(given: str | None) -> list[str]:
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
 def examples_of(workdir: Path, tag_of: Callable[[str], str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 With --n_best above 1, --json or --alignment each line becomes a line of JSON: "line"
 counts from 1, "source" is the line itself, and each of "hypotheses", best first, has
-"text", "score" (log P over the length penalty), "log_probability", "tokens", and
-"source_pieces" and "pieces", with which jaxformer score finds the log-probability
-again. "alignment" links their indices.
+"text", "score" (log P over the length penalty), "log_probability", "tokens", "words"
+with a log-probability each, and "source_pieces" and "pieces", with which jaxformer
+score finds the log-probability again; "log_probabilities" are those of "pieces", and
+"alignment" links indices.
 """
 
 import json as json_format
@@ -32,7 +33,7 @@ def as_json(
     line: int, source: str, found: Sequence[Hypothesis], aligner: Translator | None
 ) -> str:
     """Write line number `line`, from 1, and its hypotheses as JSON."""
-    hypotheses = [each._asdict() for each in found]
+    hypotheses = [each._asdict() | each.summary() for each in found]
     for each in hypotheses if aligner else []:
         maps = aligner.attention_of_parts(each["source_pieces"], each["pieces"])
         each["alignment"] = pharaoh(joined_links(maps))

@@ -55,15 +55,28 @@ def require_language(code: str, what: str) -> None:
 
 
 @functools.cache
-def language_code(name: str) -> str:
-    """Return the ISO 639 code of an English name of a language, "" for other words."""
+def _registered() -> dict[str, list[str]]:
+    """The English names of each language, by the shortest code."""
     from langcodes.registry_parser import parse_registry
 
-    for entry in parse_registry():
-        names = map(str.casefold, entry.get("Description", ()))
-        if entry["Type"] == "language" and name.casefold() in names:
-            return entry["Subtag"]
+    entries = (each for each in parse_registry() if each["Type"] == "language")
+    return {each["Subtag"]: each.get("Description", []) for each in entries}
+
+
+@functools.cache
+def language_code(name: str) -> str:
+    """Return the ISO 639 code of an English name of a language, "" for other words."""
+    for code, names in _registered().items():
+        if name.casefold() in map(str.casefold, names):
+            return code
     return ""
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language: "Chinese (Hant)" for zh-Hant."""
+    base, _, script = code.partition("-")
+    (name, *_) = _registered().get(base) or [base]
+    return name.partition(" (")[0] + (script and f" ({script})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ import sentencex
 
 from jaxformer.config.data import base_language
 from jaxformer.decoding.search import SearchResult
+from jaxformer.decoding.words import Word, words_of
 from jaxformer.system.errors import InputError, NotFiniteError, counted
 from jaxformer.tokens import EOS, AnyTokenizer
 
@@ -53,15 +54,22 @@ class Hypothesis(NamedTuple):
     tokens: int  # that log P counts: ends of sentence included, a given tag not
     source_pieces: Sequence[str] = ()  # what was translated
     pieces: Sequence[str] = ()  # what was found; `Translator.score` takes both
+    log_probabilities: Sequence[float] = ()  # of each piece; they sum to log P
+
+    @property
+    def words(self) -> list[Word]:
+        """The words of the text and their log-probabilities, as `words_of` says."""
+        return words_of(self.text, self.pieces, self.log_probabilities)
 
     @property
     def is_copy(self) -> bool:
         """Whether the whole text is copied from the source."""
         return not self.tokens and bool(self.text.strip())
 
-    def summary(self) -> dict[str, str | float]:
-        """Return all fields except the pieces."""
-        return dict(zip(self._fields[:4], self[:4], strict=True))
+    def summary(self) -> dict[str, object]:
+        """Return all fields except the pieces and their values; and the words."""
+        values = dict(zip(self._fields[:4], self[:4], strict=True))
+        return values | {"words": [word._asdict() for word in self.words]}
 
 
 Choose = Callable[[list[str], list[list[Hypothesis]]], list[list[Hypothesis]]]
@@ -115,8 +123,9 @@ def hypotheses_of(
         Hypothesis(
             tokenizer.decode(tokens), score, log_probability, length - given,
             source_pieces, [names[1][i] for i in tokens[:length]],
+            np.diff(sums[:length], prepend=0.0).tolist(),
         )
-        for tokens, length, score, log_probability in rows
+        for tokens, length, score, log_probability, sums in rows
         if length
     ]  # fmt: skip
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
@@ -165,6 +174,7 @@ def joined(
                 sum(part.tokens for part in chosen),
                 [piece for part in chosen for piece in part.source_pieces],
                 [piece for part in chosen for piece in part.pieces],
+                [value for part in chosen for value in part.log_probabilities],
             )
         )
     return found

@@ -57,6 +57,7 @@ class SearchResult(NamedTuple):
     lengths: Int32[Array, "B W"]  # including EOS
     scores: Float32[Array, "B W"]  # log P / length penalty
     log_probabilities: Float32[Array, "B W"]  # log P, natural logarithm
+    sums: Float32[Array, "B W N"]  # log P up to each token, 0 after EOS
 
 
 class SearchState(NamedTuple):
@@ -68,6 +69,7 @@ class SearchState(NamedTuple):
     requests: Requests
     previous: Int32[Array, "B W"]  # the last token of each live hypothesis
     tokens: Int32[Array, "B W N"]  # live hypotheses, PAD from `ages` on
+    sums: Float32[Array, "B W N"]  # their log P up to each token
     log_probabilities: Float32[Array, "B W"]  # best first; -inf: no hypothesis
     ancestors: Int32[Array, "B W L"]  # which of W wrote each entry that w sees
     progress: Progress | None  # of phrases, which all requests have or none
@@ -105,6 +107,7 @@ def start(requests: Requests, cache: Cache, *, width: int, length: int) -> Searc
     shape = (requests.max_lengths.shape[0], width)
     empty = jnp.full(shape, -jnp.inf, jnp.float32)
     no_tokens = jnp.full((*shape, length), PAD, jnp.int32)
+    no_sums, no_lengths = jnp.float32(no_tokens), jnp.zeros(shape, jnp.int32)
     return SearchState(
         clock=jnp.int32(0),
         ages=jnp.zeros_like(requests.max_lengths),
@@ -112,12 +115,13 @@ def start(requests: Requests, cache: Cache, *, width: int, length: int) -> Searc
         requests=requests,
         previous=jnp.full(shape, BOS, jnp.int32),
         tokens=no_tokens,
+        sums=no_sums,
         log_probabilities=empty.at[:, 0].set(0.0),
         ancestors=jnp.broadcast_to(
             jnp.arange(width, dtype=jnp.int32)[None, :, None], (*shape, length)
         ),
         progress=no_progress(requests.phrases, width),
-        finished=SearchResult(no_tokens, jnp.zeros(shape, jnp.int32), empty, empty),
+        finished=SearchResult(no_tokens, no_lengths, empty, empty, no_sums),
         cache=cache,
     )
 
@@ -174,12 +178,14 @@ def _step(
     is_each = options.is_sampling or (options.beam_size == 1 and phrases is None)
     select = _select_each if is_each else _select_beam
     live, finished, done = select(logits, state, rules, options)
+    tokens, sums = _grow(state, live)
     return state._replace(
         clock=state.clock + 1,
         ages=state.ages + ~state.done,
         done=state.done | done,
         previous=live.tokens,
-        tokens=_grow(state, live),
+        tokens=tokens,
+        sums=sums,
         log_probabilities=live.log_probabilities,
         ancestors=_reorder(ancestors, live.parents),
         progress=grow(phrases, _reorder(state.progress, live.parents), live.tokens),
@@ -283,19 +289,26 @@ def _finish(
     """Score the extensions that end; the others get -inf."""
     lengths = jnp.broadcast_to(state.ages[:, None] + 1, ends.shape)
     log_probabilities = jnp.where(ends, extensions.log_probabilities, -jnp.inf)
+    tokens, sums = _grow(state, extensions)
     return SearchResult(
-        tokens=_grow(state, extensions),
+        tokens=tokens,
         lengths=lengths,
         scores=log_probabilities / length_penalty(lengths, options),
         log_probabilities=log_probabilities,
+        sums=sums,
     )
 
 
-def _grow(state: SearchState, extensions: _Extensions) -> Int32[Array, "B C N"]:
-    """All tokens of the extended hypotheses."""
-    tokens = _reorder(state.tokens, extensions.parents)
+def _grow(
+    state: SearchState, extensions: _Extensions
+) -> tuple[Int32[Array, "B C N"], Float32[Array, "B C N"]]:
+    """All tokens of the extended hypotheses, and log P up to each."""
+    tokens, sums = _reorder((state.tokens, state.sums), extensions.parents)
     is_newest = jnp.arange(tokens.shape[2])[None, None] == state.ages[:, None, None]
-    return jnp.where(is_newest, extensions.tokens[:, :, None], tokens)
+    return (
+        jnp.where(is_newest, extensions.tokens[:, :, None], tokens),
+        jnp.where(is_newest, extensions.log_probabilities[:, :, None], sums),
+    )
 
 
 def _reorder(

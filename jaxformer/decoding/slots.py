@@ -148,8 +148,8 @@ class SlotPrograms:
         def pick(leaf: jax.Array) -> jax.Array:
             return jnp.take(leaf, jnp.maximum(origin, 0), axis=0) if leaf.ndim else leaf
 
-        def fit(tokens: jax.Array) -> jax.Array:
-            return pad(tokens, 0, ring - tokens.shape[-1], axis=-1)  # PAD is 0
+        def fit(rows: jax.Array) -> jax.Array:
+            return pad(rows, 0, ring - rows.shape[-1], axis=-1)  # PAD is 0
 
         state = jax.tree.map(pick, state)
         requests, finished = state.requests, state.finished
@@ -161,7 +161,10 @@ class SlotPrograms:
             done=state.done | (origin < 0),
             requests=requests._replace(prefixes=fit(requests.prefixes)),
             tokens=fit(state.tokens),
+            sums=fit(state.sums),
             ancestors=resize_ring(state.ancestors, state.clock, axis=2, length=ring),
-            finished=finished._replace(tokens=fit(finished.tokens)),
+            finished=finished._replace(
+                tokens=fit(finished.tokens), sums=fit(finished.sums)
+            ),
             cache=(memory, cache),
         )

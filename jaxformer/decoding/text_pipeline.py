@@ -67,6 +67,14 @@ def numbered(
     return [*map(NumberedText, texts, prefixes, phrases, numbers)]
 
 
+class Direction(NamedTuple):
+    """A direction of a model of several languages."""
+
+    language: str  # of the source, such as "en"
+    tag: str  # that begins each source, or ""
+    target_tag: str  # that begins each target, or ""
+
+
 class TextTasks(NamedTuple):
     """The parts of a text: tasks, and parts that are copied without a search."""
 
@@ -137,6 +145,13 @@ class TextPipeline:
         """Return this pipeline for texts that it does not split into sentences."""
         pipeline = copy.copy(self)
         pipeline._language = None
+        return pipeline
+
+    def of_direction(self, direction: Direction) -> "TextPipeline":
+        """Return this pipeline for another direction; its callers add the tag."""
+        pipeline = copy.copy(self)
+        pipeline.tokenizer = self.tokenizer.for_target(direction.target_tag)
+        pipeline._language = self._language and direction.language
         return pipeline
 
     def limited(self) -> tuple["TextPipeline", int]:

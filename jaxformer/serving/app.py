@@ -1,22 +1,24 @@
-"""The HTTP API and the page, as an ASGI application.
+"""The HTTP APIs and the pages, as an ASGI application.
 
-docs/serve.md lists the requests, their answers and the limits.
+docs/serve.md lists our requests, their answers and the limits, and openapi.json those
+of LibreTranslate's API too.
 """
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -30,10 +32,21 @@ from jaxformer.serving.batching import (
     TooLargeError,
     UnavailableError,
 )
+from jaxformer.serving.bodies import (
+    Json,
+    read_attention,
+    read_form,
+    read_json,
+    read_translate,
+)
+from jaxformer.serving.keys import Keys, RefusedError
+from jaxformer.serving.libretranslate import Languages, Markup, read_call
 from jaxformer.system.errors import InputError, NotFiniteError
 
-Json = dict[str, Any]  # an object of JSON
-PAGES = ("/", "page.html"), ("/page.css", "page.css"), ("/page.js", "page.js")
+PAGES = {
+    "/": "page.html", "/docs": "docs.html", "/openapi.json": "openapi.json",
+    **{f"/{name}": name for name in ("page.css", "page.js", "docs.js")},
+}  # fmt: skip
 POLICY = b"default-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -43,34 +56,46 @@ HEADERS = (
 # JSON escapes each letter of a piece in six bytes, and a Cyrillic piece has five.
 BYTES_PER_PIECE = 32
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+FORM = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Who may ask a server, and what it says about itself.
+
+    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
+    foreign page could ask a browser for a host name that leads to this server. Pages
+    of `origins`, where "*" is any, may ask it. `keys` None: everybody may translate.
+    `markup` None: HTML is refused.
+    """
+
+    hosts: Collection[str]
+    origins: Collection[str]
+    keys: Keys | None
+    languages: Languages
+    markup: Markup | None
+    examples: Sequence[str]
 
 
 class Api:
-    """The application. `about` is added to the answer of /ready.
+    """The application. `about` is added to the answer of /ready."""
 
-    Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
-    foreign page could ask a browser for a host name that leads to this server.
-    """
-
-    def __init__(
-        self,
-        batcher: Batcher,
-        about: Json,
-        *,
-        hosts: Collection[str],
-        examples: Sequence[str],
-    ) -> None:
+    def __init__(self, batcher: Batcher, about: Json, site: Site) -> None:
         self._batcher, self._about, self._limits = batcher, about, batcher.limits
-        self._hosts, self._examples = LOOPBACK | set(hosts), list(examples)
+        self._site, self._hosts = site, LOOPBACK | set(site.hosts)
+        settings = site.languages.settings(has_keys=site.keys is not None)
         self._not_finite = 0  # requests whose scores were not numbers
         self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
         folder = Path(__file__).parent
         routes = [
-            *(Route(k, FileResponse(folder / v), methods=["GET"]) for k, v in PAGES),
+            *(_fixed(path, FileResponse(folder / PAGES[path])) for path in PAGES),
             Route("/translate", self._translate, methods=["POST"]),
             Route("/attention", self._attention, methods=["POST"]),
             Route("/score", self._score, methods=["POST"]),
-            Route("/examples", lambda _: JSONResponse(self._examples)),
+            Route("/detect", self._detect, methods=["POST"]),
+            _fixed("/languages", JSONResponse(site.languages.listed())),
+            _fixed("/frontend/settings", JSONResponse(settings)),
+            _fixed("/examples", JSONResponse(list(site.examples))),
             Route("/health", self._ready),
             Route("/ready", self._ready),
             Route("/metrics", self._metrics_text),
@@ -79,12 +104,16 @@ class Api:
             HTTPException: self._refuse,
             InputError: lambda _, e: _error(400, str(e)),
             NotFiniteError: self._no_numbers,
+            RefusedError: lambda _, e: _error(e.status, str(e), e.headers),
             TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
             Exception: lambda *_: _error(500, "internal error; the log shows more"),
         }
-        self._app = Starlette(routes=routes, exception_handlers=handlers)
+        how = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization"]}
+        cors = [Middleware(CORSMiddleware, allow_origins=site.origins, **how)]
+        middleware = cors if site.origins else []
+        self._app = Starlette(False, routes, middleware, handlers)
         self._app.router.redirect_slashes = False
         self._paths = {route.path for route in routes}
         known = (f"{min(each.methods - {'HEAD'})} {each.path}" for each in routes)
@@ -121,25 +150,40 @@ class Api:
         return False
 
     async def _translate(self, request: Request) -> Response:
-        body = await self._read(request)
+        values, size = await self._read(request)
+        queue = self._batcher.translate
+        if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
+            how = self._site.languages, self._site.markup
+            call = await asyncio.to_thread(read_call, values, *how)
+            tag = call.direction.tag
+            given = [(tag + text, "", ()) for texts, _ in call.parts for text in texts]
+            found = await self._result(request, size, queue, given, call.direction)
+            return JSONResponse(call.answer([each.hypotheses for each in found]))
         limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
-        given, *how = read_translate(body, **limits)
-        found = await self._result(request, len(body), self._batcher.translate, given)
+        given, *how = read_translate(values, **limits)
+        found = await self._result(request, size, queue, given)
         return JSONResponse({"translations": [_best(each, *how) for each in found]})
 
+    async def _detect(self, request: Request) -> Response:
+        values, _ = await self._read(request)
+        if not (text := values.get("q")) or not isinstance(text, str):
+            raise InputError("Invalid request: missing q parameter")
+        detect = self._site.languages.detected
+        return JSONResponse(await asyncio.to_thread(detect, text))
+
     async def _attention(self, request: Request) -> Response:
-        body = await self._read(request)
-        pair = read_attention(body)
-        found = await self._result(request, len(body), self._batcher.attention, *pair)
+        given, size = await self._read(request)
+        pair = read_attention(given)
+        found = await self._result(request, size, self._batcher.attention, *pair)
         values = found._asdict()
         for name in ("encoder", "decoder", "cross"):
             values[name] = np.rint(1000 * values[name]).astype(int).tolist()
         return JSONResponse(values)
 
     async def _score(self, request: Request) -> Response:
-        body = await self._read(request)
-        pair = read_attention(body)
-        found = await self._result(request, len(body), self._batcher.score, *pair)
+        given, size = await self._read(request)
+        pair = read_attention(given)
+        found = await self._result(request, size, self._batcher.score, *pair)
         probabilities = np.exp(found.log_probabilities).round(4).tolist()
         return JSONResponse({"target": found.pieces, "probabilities": probabilities})
 
@@ -170,11 +214,39 @@ class Api:
         text = generate_latest(self._batcher.metrics.registry)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _read(self, request: Request) -> bytes:
-        """Read the body. Raises HTTPException for its type, its size or slowness."""
+    async def _read(self, request: Request) -> tuple[Json, int]:
+        """Read an object, or a form or query as one, and count the bytes of the body.
+
+        Raises RefusedError without a right, InputError for the body, and HTTPException
+        for its type, its size or slowness.
+        """
         media_type = request.headers.get("content-type", "").partition(";")[0]
-        if media_type.strip().lower() != "application/json":
-            raise HTTPException(415, "send JSON with Content-Type: application/json")
+        media_type, query = media_type.strip().lower(), request.url.query
+        is_form = media_type == FORM or (query and not media_type)
+        if not is_form and media_type != "application/json":
+            raise HTTPException(
+                415, f"send JSON with Content-Type: application/json, or {FORM}"
+            )
+        if is_form:
+            self._require_own_page(request)
+        body = await self._body(request)
+        values = read_form(body, query) if is_form else read_json(body)
+        key = values.pop("api_key", "")
+        if keys := self._site.keys:
+            header = request.headers.get("authorization", "")
+            scheme, _, bearer = header.partition(" ")
+            keys.check(bearer if scheme.lower() == "bearer" else str(key or ""))
+        return values, len(body)
+
+    def _require_own_page(self, request: Request) -> None:
+        """Refuse a form of a foreign page, which browsers send without asking."""
+        origin, host = request.headers.get("origin", ""), request.headers.get("host")
+        allowed = {"", f"http://{host}", f"https://{host}", *self._site.origins}
+        if not allowed & {origin, "*"}:
+            error = f"pages of {origin[:99]!r} may not ask; start the server with"
+            raise RefusedError(403, f"{error} --origins=ORIGIN")
+
+    async def _body(self, request: Request) -> bytes:
         most = BYTES_PER_PIECE * self._limits.max_request_pieces
         timeout = self._limits.request_timeout
         body = bytearray()
@@ -230,6 +302,10 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
+def _fixed(path: str, response: Response) -> Route:
+    return Route(path, response, methods=["GET"])
+
+
 def _best(result: TextResult, n_best: int, has_sentences: bool) -> Json:
     """Return the best hypothesis; with n_best above 1 it has a list of the n best."""
     found = [each.summary() for each in result.hypotheses[:n_best]]  # or fewer
@@ -253,80 +329,3 @@ def _error(
     status: int, sentence: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     return JSONResponse({"error": sentence}, status, headers)
-
-
-def read_translate(
-    body: bytes, *, max_n_best: int, tags: Sequence[str]
-) -> tuple[list[tuple], int, bool]:
-    """Read {"text": ..., "n_best": 1, "prefix": ..., "phrases": [...], "tag": ...}.
-
-    Text and prefix may be lists, and phrases then a list of lists; the tag is one of
-    `tags`, and begins each text. Returns texts, each with its prefix and phrases,
-    n_best, and whether "sentences" is true. Raises InputError.
-    """
-    keys = ("text", "n_best", "prefix", "phrases", "tag", "sentences")
-    values = _read_object(body, keys)
-    if type(has_sentences := values.get("sentences", False)) is not bool:
-        raise InputError('"sentences" has to be true or false')
-    sentences, tag = _strings(values, "text"), values.get("tag", "")
-    if tag not in ("", *tags):
-        known = f"; use one of {', '.join(tags)}" if tags else ""
-        raise InputError(f'"tag" is not in the vocabulary{known}')
-    if tag and any(each.lstrip().startswith(tuple(tags)) for each in sentences):
-        raise InputError('"text" begins with a tag already; leave out "tag"')
-    sentences = [tag + each for each in sentences]
-    n_best = values.get("n_best", 1)
-    if type(n_best) is not int or not 1 <= n_best <= max_n_best:
-        raise InputError(f'"n_best" has to be an integer from 1 to {max_n_best}')
-    is_list, count = isinstance(values["text"], list), len(sentences)
-    prefixes, phrases = [""] * count, [()] * count
-    if "prefix" in values:
-        prefixes = _strings(values, "prefix")
-        if isinstance(values["prefix"], list) != is_list or len(prefixes) != count:
-            raise InputError(
-                '"prefix" has to be a string like "text", or a list of equal length'
-            )
-    if "phrases" in values:
-        phrases = values["phrases"] if is_list else [values["phrases"]]
-        if not _are_lists_of_strings(phrases) or len(phrases) != count:
-            raise InputError(
-                '"phrases" has to be a list of strings, or one such list for each text'
-            )
-    return list(zip(sentences, prefixes, phrases, strict=True)), n_best, has_sentences
-
-
-def read_attention(body: bytes) -> tuple[str, str]:
-    """Read {"source": ..., "target": ...}, two strings. Raises InputError."""
-    values = _read_object(body, ("source", "target"))
-    for name in ("source", "target"):
-        if not isinstance(values.get(name), str):
-            raise InputError(f'"{name}" has to be a string')
-    return values["source"], values["target"]
-
-
-def _read_object(body: bytes, keys: Collection[str]) -> Json:
-    try:
-        values = json.loads(body.decode())
-        json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the body is not JSON in UTF-8 ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError("the body has to be a JSON object")
-    for key in values.keys() - set(keys):
-        raise InputError(f"unknown key {key[:40]!r}; the keys are {', '.join(keys)}")
-    return values
-
-
-def _are_lists_of_strings(given: object) -> bool:
-    return isinstance(given, list) and all(
-        isinstance(each, list) and all(isinstance(phrase, str) for phrase in each)
-        for each in given
-    )
-
-
-def _strings(values: Json, name: str) -> list[str]:
-    given = values.get(name)
-    strings = given if isinstance(given, list) else [given]
-    if not all(isinstance(string, str) for string in strings):
-        raise InputError(f'"{name}" has to be a string or a list of strings')
-    return strings

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from jaxformer.decoding.request_queue import (
@@ -23,7 +23,7 @@ from jaxformer.decoding.request_queue import (
     TEXTS,
     RequestQueue,
 )
-from jaxformer.decoding.text_pipeline import TextResult
+from jaxformer.decoding.text_pipeline import Direction, TextResult
 from jaxformer.serving.metrics import Metrics
 from jaxformer.system.errors import InputError
 
@@ -81,6 +81,7 @@ class Batcher(threading.Thread):
         self.state = STARTING
         self.error: BaseException | None = None
         self._requests, self.limits, self.metrics = requests, limits, Metrics()
+        self._of_direction = cache(requests.text.of_direction)
         self._compiles = requests.compile()
         self.compiled, self.programs = next(self._compiles)
         self._on_failure = on_failure
@@ -98,11 +99,16 @@ class Batcher(threading.Thread):
         start = self._call_start
         return 0.0 if start is None else time.monotonic() - start
 
-    def translate(self, given: Sequence[tuple[str, str, Sequence[str]]]) -> Future:
+    def translate(
+        self,
+        given: Sequence[tuple[str, str, Sequence[str]]],
+        direction: Direction | None = None,
+    ) -> Future:
         """Queue texts, each with its prefix and phrases; the result has `TextResult`s.
 
-        Tokenises them in the calling thread. Cancel the future to drop all, begun or
-        not. Raises TooLargeError, UnavailableError if there is no room, and InputError.
+        `direction` None is the one that the server is started for. Tokenises in the
+        calling thread. Cancel the future to drop all, begun or not. Raises
+        TooLargeError, UnavailableError if there is no room, and InputError.
         """
         self._require_ready()
         pieces, most = self._count(given), self.limits.max_request_pieces
@@ -110,7 +116,8 @@ class Batcher(threading.Thread):
             raise TooLargeError(
                 f"the request has {pieces:,} pieces, more than {most:,}"
             )
-        tasks = self._requests.text.tasks
+        text = self._requests.text
+        tasks = (text if direction is None else self._of_direction(direction)).tasks
         texts = [tasks(*each, number) for number, each in enumerate(given)]
 
         def begin(future: Future) -> None:

@@ -31,6 +31,7 @@ async function introduce() {
     $("tag").append(...values.map((value) => element("option", { value }, value)));
     $("tagged").hidden = !about.tags.length;
   }
+  $("keyed").hidden = !about.api_keys;
   const [from, to] = about.languages;
   $("text").lang = $("examples").lang = from;
   $("translation").lang = $("alternatives").lang = to;
@@ -43,10 +44,15 @@ async function introduce() {
   [$("from").textContent, $("to").textContent] = [source, target];
 }
 
+function authorization() {
+  const key = $("key").value.trim();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
 async function post(path, body, { signal }) {
   const response = await fetch(path, {
     method: "POST",
-    headers: { "Content-Type": "application/json" },
+    headers: { "Content-Type": "application/json", ...authorization() },
     body: JSON.stringify(body),
     signal,
   });
@@ -73,7 +79,6 @@ async function translate() {
     if (mine === newest) $("error").textContent = `Failed: ${error.message}.`;
   }
   if (mine === newest) $("status").textContent = "";
-  await shadeAll(mine);
 }
 
 function showTranslation(text, lines) {
@@ -96,8 +101,8 @@ function showTranslation(text, lines) {
 }
 
 function showText(sentence) {
-  const { text } = sentence.translations[sentence.chosen];
-  sentence.node.replaceChildren(text || "(nothing)");
+  const { text, words } = sentence.translations[sentence.chosen];
+  sentence.node.replaceChildren(...(text ? shaded(text, words) : ["(nothing)"]));
 }
 
 /** Mark each sentence's source in the mirror of the text box; "": none is found. */
@@ -134,45 +139,20 @@ const atCaret = () => {
 };
 const ofNode = (node) => sentences.find((each) => each.node === node.closest("[role=button]"));
 
-// Words are shaded by the probability of their pieces.
-
-async function shadeAll(mine) {
-  for (const sentence of sentences) {
-    if (mine !== newest) return;
-    await shade(sentence, mine).catch(() => {}); // the words stay without shade
+/** The text as nodes, in which words are shaded by their probability. */
+function shaded(text, words) {
+  const nodes = [];
+  let at = 0;
+  for (const { word, log_probability } of words) {
+    const begin = text.indexOf(word, at);
+    const probability = Math.exp(log_probability);
+    const title = `${word}: ${Math.round(100 * probability)} %`;
+    const node = element("span", { className: "word", title }, word);
+    if (probability < 0.95) node.style.background = `rgb(var(--heat) / ${1 - probability})`;
+    nodes.push(text.slice(at, begin), node);
+    at = begin + word.length;
   }
-}
-
-async function shade(sentence, { signal }) {
-  const { chosen, source } = sentence;
-  const { text, tokens } = sentence.translations[chosen];
-  if (!text || Math.max(tokens, sentence.source_tokens) > about.pair_tokens) return;
-  const scored = await post("score", { source, target: text }, { signal });
-  if (sentence.chosen !== chosen) return;
-  const words = withProbabilities(text, scored, $("translation").lang);
-  if (words) sentence.node.replaceChildren(...words);
-}
-
-/** The words of a text as nodes; null if its pieces spell another text. */
-function withProbabilities(text, { target, probabilities }, lang) {
-  const ends = target.slice(0, -1).map((piece) => piece.replaceAll("\u2581", " "));
-  if (ends.join("").trimStart() !== text) return null;
-  const starts = []; // [place of a piece's first letter in the text, its probability]
-  let at = ends.join("").trimStart().length - ends.join("").length;
-  ends.forEach((piece, index) => {
-    starts.push([at + piece.length - piece.trimStart().length, probabilities[index]]);
-    at += piece.length;
-  });
-  const segmenter = new Intl.Segmenter(lang, { granularity: "word" });
-  return [...segmenter.segment(text)].map(({ segment, index }) => {
-    const own = starts.filter(([start]) => index <= start && start < index + segment.length);
-    if (!own.length || !segment.trim()) return segment;
-    const probability = own.reduce((product, [, each]) => product * each, 1);
-    const title = `${segment}: ${Math.round(100 * probability)} %`;
-    const word = element("span", { className: "word", title }, segment);
-    if (probability < 0.95) word.style.background = `rgb(var(--heat) / ${1 - probability})`;
-    return word;
-  });
+  return [...nodes, text.slice(at)];
 }
 
 // The chosen sentence ----------------------------------------------------------------
@@ -196,7 +176,6 @@ function chooseAlternative({ target }) {
   shown.chosen = Number(target.value);
   $("copied").textContent = "";
   showText(shown);
-  shade(shown, newest).catch(() => {});
   return showAttention();
 }
 

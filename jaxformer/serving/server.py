@@ -5,7 +5,6 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Collection, Sequence
 from types import FrameType
 
 import h11
@@ -13,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jaxformer.decoding.request_queue import RequestQueue
-from jaxformer.serving.app import Api
+from jaxformer.serving.app import Api, Site
 from jaxformer.serving.batching import MAX_ATTENTION_PIECES, Batcher, Limits
 from jaxformer.system.errors import InputError
 
@@ -88,8 +87,7 @@ class _Http(H11Protocol):
 class Service(uvicorn.Server):
     """A translator that answers on an open socket until it is asked to stop.
 
-    `languages` are those of sources and of translations, such as "en"; `hosts`
-    and `examples` are those of `Api`.
+    `languages` are those of sources and of translations, such as "en".
     """
 
     def __init__(
@@ -99,8 +97,7 @@ class Service(uvicorn.Server):
         *,
         languages: tuple[str, str],
         limits: Limits,
-        hosts: Collection[str],
-        examples: Sequence[str],
+        site: Site,
     ) -> None:
         self._opened, self._direction = opened, "-".join(languages)
         self.batcher = Batcher(requests, limits, on_failure=self.stop)
@@ -109,9 +106,10 @@ class Service(uvicorn.Server):
         about["languages"] = [code.replace("_", "-") for code in languages]  # as HTML
         about["tags"] = requests.text.tags
         about["attention"] = requests.translator.has_attention
+        about["api_keys"] = site.keys is not None
         about["pair_tokens"] = MAX_ATTENTION_PIECES
         config = uvicorn.Config(
-            Api(self.batcher, about, hosts=hosts, examples=examples), http=_Http,
+            Api(self.batcher, about, site), http=_Http,
             ws="none", lifespan="off", log_config=None, log_level="error",
             timeout_keep_alive=60, timeout_notify=limits.request_timeout,
             callback_notify=self._close_idle_connections,

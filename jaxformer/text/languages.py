@@ -124,3 +124,21 @@ class Languages:
         scores[np.diff(starts) == 0] = 0  # without a feature all are equally probable
         scores /= np.sqrt(np.maximum(-negative, 1, dtype=np.float32))[:, None]
         return scores[np.argsort(order)]
+
+
+def most_probable(codes: Sequence[str], text: str) -> list[tuple[str, float]]:
+    """Order languages by the probability that a text is in each, and not in others.
+
+    Returns codes and percents, which sum to 100. One language is not compared, and one
+    that py3langid lacks has 0 %.
+    """
+    if len(codes) == 1:
+        return [(codes[0], 100.0)]
+    known = Languages(("en", "en"))
+    (scores,) = known.classify([text])
+    is_of = [known._languages == base_language(code) for code in codes]
+    own = np.array([scores[each].max(initial=-np.inf) for each in is_of])
+    percents = np.exp(own - own.max())
+    percents *= 100 / percents.sum()
+    found = zip(codes, percents.tolist(), strict=True)
+    return sorted(found, key=lambda each: -each[1])

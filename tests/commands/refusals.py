@@ -387,5 +387,8 @@ MISTAKES = {
         ("--request_timeout=0", "is 0.0; it must be above 0 and at"),
         *((f"--host_names={name}", f"--host_names has '{name}'; write names as")
           for name in ("[", "[::1", "de.example/", "De.example", "de.example:80")),
+        *((f"--origins={name}", f"--origins has '{name}'; write https://NAME")
+          for name in ("de.example", "https://de.example/", "https://De.example")),
+        ("--api_keys=none", "--api_keys=none cannot be read"),
     ],
 }  # fmt: skip

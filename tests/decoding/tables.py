@@ -249,10 +249,11 @@ def hypotheses_of(result, row: int | None = None) -> Hypotheses:
     if row is not None:
         result = jax.tree.map(lambda leaf: np.asarray(leaf)[row], result)
     found = []
-    for tokens, n, score, log_p in zip(*map(np.asarray, result), strict=True):
+    for tokens, n, score, log_p, sums in zip(*map(np.asarray, result), strict=True):
         assert (tokens[n:] == PAD).all()
         assert (n == 0) == (score == -math.inf) == (log_p == -math.inf)
         if n:
+            assert sums[n - 1] == log_p
             found.append((float(score), tuple(int(t) for t in tokens[:n])))
     return found
 

@@ -1,5 +1,6 @@
 """Sentences and lines around a stand-in for the engine."""
 
+import copy
 import dataclasses
 import math
 from unittest import mock
@@ -7,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxformer.decoding import all_processes
+from jaxformer.decoding import all_processes, parts
 from jaxformer.decoding import engine as engine_module
 from jaxformer.decoding.all_processes import translate_all, translate_share
 from jaxformer.decoding.engine import Task
@@ -15,7 +16,7 @@ from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, sentences_of
 from jaxformer.decoding.search import SearchResult
-from jaxformer.decoding.text_pipeline import TextPipeline, numbered
+from jaxformer.decoding.text_pipeline import Direction, TextPipeline, numbered
 from jaxformer.runs.texts import with_tag
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import EOS, UNK
@@ -54,7 +55,8 @@ class Echo:
         ids = [*task.prefix, *task.source]
         n = np.array([len(ids) - len(task.prefix), len(ids)])
         tokens = padded([task.source, ids], len(ids) + 3)
-        task.done(SearchResult(tokens, n, -10.0 / n, -20.0 / n))
+        sums = -np.arange(1.0, tokens.shape[1] + 1) * np.ones((2, 1))
+        task.done(SearchResult(tokens, n, -10.0 / n, -20.0 / n, sums))
         return True
 
 
@@ -85,8 +87,9 @@ def test_a_string_gives_a_string_and_a_list_a_list(make_echo):
 def test_hypotheses_are_sorted_and_cut(make_echo, n_best):
     (found,) = make_echo(n_best=n_best).translate(["5 6"], prefixes=["7"])
     source = ["5", "6", "</s>"]
-    best = Hypothesis("7 5 6", -2.5, -5.0, 4, source, ["7", *source])
-    second = Hypothesis("5 6", -10 / 3, -20 / 3, 3, source, source)
+    each = [-1.0] * 4
+    best = Hypothesis("7 5 6", -2.5, -5.0, 4, source, ["7", *source], each)
+    second = Hypothesis("5 6", -10 / 3, -20 / 3, 3, source, source, each[:3])
     assert found == [best, second][:n_best]
 
 
@@ -109,7 +112,8 @@ def test_of_equal_texts_the_best_keeps_its_rank(make_echo, monkeypatch):
             return False
         tokens = padded([[word, EOS] for word in (5, 6, 5)], 4)
         scores = np.array([-1.0, -2.0, -3.0])
-        engine.tasks.pop().done(SearchResult(tokens, np.full(3, 2), scores, scores))
+        found = SearchResult(tokens, np.full(3, 2), scores, scores, 0.0 * tokens)
+        engine.tasks.pop().done(found)
         return True
 
     monkeypatch.setattr(Echo, "advance", advance)
@@ -122,7 +126,7 @@ def test_blank_sentences_stay_blank_and_take_no_slot(make_echo):
     blank = ["", "  ", "\t", "\x00", "\u2581", "\u00ad", "\x1b\u2581 \x85", "\u00ad\n"]
     assert echo(["5", *blank, "6 7"]) == ["5", *[""] * len(blank), "6 7"]
     assert echo([">>5<<" + each for each in blank]) == [""] * len(blank)
-    nothing = Hypothesis("", 0.0, 0.0, 0, [], [])
+    nothing = Hypothesis("", 0.0, 0.0, 0, [], [], [])
     assert echo.translate([" "], prefixes=["5"]) == [[nothing]]
     assert [len(task.source) for task in seen(echo)] == [3, 2]
 
@@ -381,6 +385,11 @@ class Tagged(Numbers):
     def language_code(self, text):
         return text[:5] if text.startswith((">>5<<", ">>6<<")) else ""
 
+    def for_target(self, tag):
+        other = copy.copy(self)
+        other.target_start = [int(tag[2:-2])]
+        return other
+
 
 def test_a_text_keeps_its_tag_and_others_have_that_of_the_options():
     how = {"language": "en", "positions": math.inf, "choose": None, "needs_tag": False}
@@ -391,6 +400,22 @@ def test_a_text_keeps_its_tag_and_others_have_that_of_the_options():
     assert pipeline.sentences(">>6<< 7") == [">>6<<7"]
     with pytest.raises(InputError, match="no tag '>>7<<'; it has >>5<<, >>6<<"):
         TextPipeline(Tagged(), dataclasses.replace(options, tag=">>7<<"), **how)
+
+
+def test_a_pipeline_of_another_direction_has_its_target_tag_and_language(monkeypatch):
+    how = {"language": "en", "positions": math.inf, "choose": None, "needs_tag": False}
+    sizes = {"beam_size": 1, "alpha": 0.6, "extra_length": EXTRA, "batch_tokens": 64}
+    options = TranslateOptions(**sizes, tag=">>5<<", split_sentences=True)
+    pipeline, split = TextPipeline(Tagged(), options, **how), []
+    monkeypatch.setattr(
+        parts, "sentences_of", lambda *own: split.append(own) or [own[0]]
+    )
+    other = pipeline.of_direction(Direction("zh", ">>6<<", ">>9<<"))
+    (task,) = other.tasks(">>6<<7", "", (), 0).tasks
+    assert (task.text, list(task.prefix), task.unscored) == (">>6<<7", [9], 1)
+    (task,) = pipeline.tasks("7", "", (), 0).tasks
+    assert (task.text, list(task.prefix)) == (">>5<<7", [])
+    assert split == [("7", "zh"), ("7", "en")]
 
 
 def test_a_tag_behind_spaces_is_not_added_again():

@@ -27,6 +27,7 @@ from tests.decoding.tables import (
     random_tables,
     score_of,
     table_step,
+    teacher_forced,
     wanted_sentences,
 )
 from tests.decoding.tiny import padded
@@ -109,6 +110,12 @@ def test_search_equals_a_plain_one_that_never_stops_early(options, seed, rows):
         ]
         log_p = found.log_probabilities[row, : len(hypotheses)]
         np.testing.assert_allclose(log_p, expected, 1e-5)
+        for (_, tokens), sums in zip(hypotheses, found.sums[row], strict=False):
+            score, given = score_of(tables[row]), wanted.unscored
+            expected = [
+                teacher_forced(score, tokens[:n], given) for n in range(1, len(tokens))
+            ]
+            np.testing.assert_allclose(sums[: len(expected)], expected, 1e-4, 1e-5)
 
 
 @same_examples(least_limit=1, limit=4)

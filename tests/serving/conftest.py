@@ -18,14 +18,28 @@ import pytest
 
 from jaxformer.decoding.forced import Attention, PairScore
 from jaxformer.decoding.parts import Hypothesis
-from jaxformer.decoding.text_pipeline import TextResult
+from jaxformer.decoding.text_pipeline import Direction, TextResult
+from jaxformer.serving.app import Site
 from jaxformer.serving.batching import Limits
+from jaxformer.serving.libretranslate import Languages
 from jaxformer.serving.server import Service, listen
 from jaxformer.system.errors import InputError, NotFiniteError
 
 LAYERS, HEADS, BEAM = 3, 4, 4  # of the decoder
 ENCODER_LAYERS = 2
 EXAMPLES = ["a dog runs", "<i>two cats"]
+NAMES = {"de": "German", "en": "English", "fr": "French", "zh": "Chinese"}
+LANGUAGES = Languages(
+    {
+        "en": {code: Direction("en", "", f">{code}<") for code in ("de", "fr")},
+        "zh": {"de": Direction("zh", ">zh<", ">de<")},
+    },
+    NAMES.__getitem__,
+    lambda codes, text: sorted(
+        ((code, 90.0 if (code == "en") == text.isascii() else 10.0) for code in codes),
+        key=lambda each: -each[1],
+    ),
+)
 LIMITS = {
     "max_request_pieces": 200, "max_queue": 1000,
     "request_timeout": 10.0, "shutdown_timeout": 10.0,
@@ -85,6 +99,11 @@ class FakeTranslator:
     def tagged(self, text):
         return text
 
+    def of_direction(self, direction):
+        """It begins a translation with the target's tag."""
+        begin = direction.target_tag
+        return SimpleNamespace(tasks=lambda text, *_: self.tasks(text, begin, (), 0))
+
     def sentences(self, text):
         return re.split(r"\n|(?<=\.) ", text)
 
@@ -98,9 +117,11 @@ class FakeTranslator:
 
         def found(text: str, best: str) -> list[Hypothesis]:
             source = tokens(text)
+            texts = [f"{best}{'!' * n}" for n in range(len(scores))]
+            each = [(own, log_probabilities(own)) for own in map(tokens, texts)]
             return [
-                Hypothesis(f"{best}{'!' * n}", score, score - 1, len(source), source)
-                for n, score in enumerate(scores)
+                Hypothesis(text, score, score - 1, len(source), source, *own)
+                for text, score, own in zip(texts, scores, each, strict=True)
             ]
 
         lines = [
@@ -189,15 +210,17 @@ class Server:
     """A service; `later` calls functions in threads, `ended` is its result."""
 
     def __init__(
-        self, later, *, hosts=(), tags=(), languages=("en", "de"), **limits: float
+        self, later, *, tags=(), languages=("en", "de"), site=None, **limits: float
     ) -> None:
         self.translator, self.later = FakeTranslator(), later
         self.translator.tags = [*tags]
         opened = listen("127.0.0.1", 0)
+        own = {"hosts": (), "origins": (), "keys": None, "markup": None}
+        own |= {"languages": LANGUAGES, "examples": EXAMPLES, **(site or {})}
         self.address = opened.getsockname()
         self.service = Service(
-            self.translator, opened, languages=languages, hosts=hosts,
-            examples=EXAMPLES, limits=Limits(**LIMITS | limits),
+            self.translator, opened, languages=languages, site=Site(**own),
+            limits=Limits(**LIMITS | limits),
         )  # fmt: skip
         self.ended: Future = later(self.service.run_until_stopped)
 

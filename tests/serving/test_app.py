@@ -1,6 +1,7 @@
 """The server: what it answers, what it refuses, when it gives up, and how it ends."""
 
 import contextlib
+import math
 import re
 import socket
 import threading
@@ -29,9 +30,12 @@ def test_sentences_are_translated_in_order(serve):
     server = serve()
     reply = server.translate("a dog runs")
     assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
-    assert reply.values["translations"] == [
-        {"text": "a god snur", "score": -0.5, "log_probability": -1.5, "tokens": 4}
-    ]
+    (found,) = reply.values["translations"]
+    words = [(each["word"], each["log_probability"]) for each in found.pop("words")]
+    assert words == [("a", 0.0), ("god", math.log(1 / 2)), ("snur", math.log(1 / 3))]
+    assert found == {
+        "text": "a god snur", "score": -0.5, "log_probability": -1.5, "tokens": 4
+    }  # fmt: skip
     for body, texts in [
         ({"text": ["one two three", "", "four"]}, ["eno owt eerht", "", "ruof"]),
         ({"text": []}, []),
@@ -80,7 +84,7 @@ def test_sentences_have_their_own_translations_and_pieces_their_probabilities(se
     assert first["source_tokens"] == 3
     assert [each["text"] for each in first["translations"]] == ["ba .dc", "ba .dc!"]
     (plain,) = server.translate("ab cd. ef").values["translations"]
-    assert sorted(plain) == ["log_probability", "score", "text", "tokens"]
+    assert sorted(plain) == ["log_probability", "score", "text", "tokens", "words"]
     scored = server.ask("/score", {"source": "a", "target": "b cd"}).values
     assert scored == {
         "target": ["\u2581b", "\u2581cd", "</s>"], "probabilities": [1.0, 0.5, 0.3333]
@@ -97,7 +101,7 @@ def test_a_bad_request_is_refused_in_json(serve):
         (400, "not JSON", ("/translate", b"{"), utf_8),
         (400, "one sentence, and the text has 2", ("/attention", two), {}),
         (400, "51 tokens", ("/translate", {"text": ["a", "b " * 51]}), {}),
-        (404, "no GET /nothing; there are GET /, GET /page.css", ("/nothing",), {}),
+        (404, "no GET /nothing; there are GET /, GET /docs", ("/nothing",), {}),
         (404, ", POST /translate, ", ("/translate/", {"text": "a"}), {}),
         (405, "there is no GET /translate; there are", ("/translate",), {}),
         (405, "there is no DELETE /; there are GET /, ", ("/", b"", "DELETE"), {}),
@@ -231,6 +235,7 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
         assert_refused(server.ask(*request), 503, "the server is starting; try again")
     about = {"status": "ready", "direction": "en-de", "languages": ["en", "de"]}
     about |= {"n_best": BEAM, "tags": [], "attention": True, "pair_tokens": 128}
+    about["api_keys"] = False
     server.until_ready()
     assert [server.ask(path).values for path in paths] == [
         {**about, "compiling": {"done": 1, "of": 4}}
@@ -273,16 +278,17 @@ def test_metrics_count_what_was_asked_and_done(serve):
         assert f"jaxformer_{sample}.0\n" in reply.text
 
 
-def test_the_page_loads_nothing_from_other_hosts(serve):
+@pytest.mark.parametrize(("page", "count"), [("/", 3), ("/docs", 4)])
+def test_the_pages_load_nothing_from_other_hosts(serve, page, count):
     server = serve()
-    reply = server.ask("/")
+    reply = server.ask(page)
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     policy = reply.headers["content-security-policy"]
     assert re.fullmatch(
         r"default-src 'self'; img-src data:;( [a-z-]+ 'none';?)+", policy
     )
     links = re.findall(r'(?:src|href)="(?!data:)([^"]*)', reply.text)
-    assert [server.ask(f"/{link}").status for link in links] == [200, 200]
+    assert [server.ask(f"/{link}").status for link in links] == [200] * count
 
 
 def test_what_was_accepted_is_finished_before_the_end(busy):

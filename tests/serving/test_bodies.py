@@ -2,7 +2,12 @@
 
 import pytest
 
-from jaxformer.serving.app import read_attention, read_translate
+from jaxformer.serving.bodies import (
+    read_attention,
+    read_form,
+    read_json,
+    read_translate,
+)
 from jaxformer.system.errors import InputError
 
 
@@ -38,10 +43,18 @@ from jaxformer.system.errors import InputError
 )
 def test_a_bad_body_is_refused(body, error):
     with pytest.raises(InputError, match=error):
-        read_translate(body, max_n_best=4, tags=(">>de<<",))
+        read_translate(read_json(body), max_n_best=4, tags=(">>de<<",))
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"source": "a", "target": 1}', b"[]", b"1"])
 def test_a_pair_is_two_strings(body):
     with pytest.raises(InputError, match="has to be"):
-        read_attention(body)
+        read_attention(read_json(body))
+
+
+def test_a_form_is_text_and_its_body_wins():
+    read = read_form(b"q=a+%C3%A4%0D%0Ab&target=", "q=c&source=en")
+    assert read == {"q": "a \u00e4\nb", "target": "", "source": "en"}
+    for body in (b"q=\xff", b"q=%FF"):
+        with pytest.raises(InputError, match="not a form in UTF-8"):
+            read_form(body, "")

@@ -84,9 +84,9 @@ HOSTS = {
 
 
 def test_only_given_host_names_are_answered(serve):
-    server = serve(hosts=["de.example"])
+    server = serve(site={"hosts": ["de.example"]})
     for status, hosts in HOSTS.items():
         for host in hosts:
             for request in ("/",), ("/ready",), ("/translate", {"text": "a"}):
                 assert server.ask(*request, Host=host).status == status, host
-    assert serve(hosts=["*"]).ask("/ready", Host="de.example").status == 200
+    assert serve(site={"hosts": ["*"]}).ask("/ready", Host="de.example").status == 200
