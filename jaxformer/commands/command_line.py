@@ -141,7 +141,7 @@ def refuse_early(arguments: Arguments) -> None:
     Runs and texts on object stores are left to the command.
     """
     mode, flags = arguments.mode, arguments.flags
-    for name in ("source", "reference", "prefix", "phrases"):
+    for name in ("source", "reference", "prefix", "phrases", "placeholders"):
         require_readable(flags.get(name))
     if mode not in ("export", "translate_corpus"):  # whose output is a folder
         require_output(flags.get("output"))

@@ -12,6 +12,7 @@ from jaxformer.decoding.options import (
     ModelChoice,
     TranslateOptions,
 )
+from jaxformer.documents.document import MARKUPS
 from jaxformer.system.errors import InputError
 
 DAY = 86_400  # seconds
@@ -85,6 +86,11 @@ FLAG_LIST = (
     Flag("prefix", Path, "File whose line N begins the translation of line N."),
     Flag("phrases", Path, "File whose line N has the phrases that the translation of "
          "line N contains, separated by tabs."),
+    Flag("markup", str, "Kind of a document that is translated as a whole: its tags, "
+         "times and other structure stay.", choices=MARKUPS),
+    Flag("placeholders", Path, "File of regular expressions, one a line, of what a "
+         "translated document keeps; before one may stand the piece that is translated "
+         "in its place, and a tab. By default such as {name}, %s, tags and addresses."),
     Flag("json", bool, "Write JSON lines, with scores or the log-probability of each "
          "piece; check: print its JSON also on a terminal.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -184,7 +190,7 @@ COMMANDS = {
         "--output gets the translations when all are made.",
         (
             *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
-            "json", "alignment",
+            "json", "alignment", "markup", "placeholders",
         ),
     ),
     "translate_corpus": Command(
