@@ -161,8 +161,8 @@ class Segment:
                 if is_whole and keep.find(0, begin, end) < 0:
                     found.append((begin, end))
                 at = folded.find(own, at + (len(own) if is_whole else 1))
-            if len(groups[shown]) > 1:
-                found.sort(key=lambda span: alignment.source_of(span[0]))
+            only = groups[shown][0].begin if len(groups[shown]) == 1 else 0
+            found.sort(key=lambda span: abs(alignment.source_of(span[0]) - only))
             for node, place in zip(groups[shown], found, strict=False):
                 node.place, node.is_found = place, True
             if shown not in self._placeholders.symbols:  # of which no more is a text
