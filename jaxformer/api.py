@@ -16,6 +16,7 @@ from jaxformer.commands.flags import FLAGS
 from jaxformer.decoding.forced import Attention, PairScore, Side
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.parts import Hypothesis, one_each
+from jaxformer.documents.document import translate_document
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tags
@@ -24,6 +25,8 @@ from jaxformer.system.progress import LAST_LINE, compiles_reported, progress
 
 if TYPE_CHECKING:
     from jaxformer.reports.attention import AttentionView
+
+logger = logging.getLogger(__name__)
 
 _BLOCK = 1000  # strings of an iterator that are translated together
 _Result = TypeVar("_Result")
@@ -158,6 +161,25 @@ class Translator:
             sentences = _texts(sentences)
         with self._lock:
             return self._translator.translate(sentences, **given)
+
+    def translate_document(
+        self, text: str, *, markup: str, placeholders: Sequence[str] | None = None
+    ) -> str:
+        """Return a document with its text translated, and all else as it is.
+
+        `markup` is "html", "xml", "xliff", "po", "srt", "vtt" or "txt". `placeholders`
+        are regular expressions of what stays, as lines of --placeholders; None: the
+        usual ones. A warning names each text whose translation has one too often.
+        Raises InputError for a document that is not well-formed.
+        """
+        with self._lock:
+            translator = self._translator
+            found, messages = translate_document(
+                translator, text, markup, patterns=placeholders
+            )
+        for message in messages:
+            logger.warning("%s", message)
+        return found
 
     def _stream(self, sentences: Iterator[str]) -> Iterator[list[Hypothesis]]:
         first = 0

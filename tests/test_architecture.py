@@ -67,7 +67,8 @@ ROOMS = {
         "exports",
         "system contract config text models transformer architectures decoding",
     ),
-    "serving": ("serving", "system decoding"),
+    "documents": ("documents", "system decoding"),  # text with markup
+    "serving": ("serving", "system decoding documents"),
     "reports": ("reports", "system config corpus decoding evaluation"),
     "runs": (
         "runs",
@@ -81,11 +82,11 @@ ROOMS = {
     "commands": (
         "commands",
         "system processes config models architectures text corpus optimizer update "
-        "training decoding evaluation inspection exports serving reports runs "
-        "accelerators",
+        "training decoding evaluation inspection exports documents serving "
+        "reports runs accelerators",
     ),
     "main": ("main __main__", "system processes remote commands"),
-    "api": ("api", "system processes decoding reports runs commands"),
+    "api": ("api", "system processes decoding documents reports runs commands"),
 }  # fmt: skip
 
 # A library, and the only modules that may import it.
@@ -105,6 +106,7 @@ DOORS = {
     "langcodes": "config.data",
     "altair": "reports",
     "jinja2": "reports.page",
+    "polib": "documents.lines",
     "vl_convert": "reports.page",
     "ctranslate2": "exports.ctranslate2",
     "huggingface_hub": "exports.model_card",

@@ -142,7 +142,8 @@ def refuse_early(arguments: Arguments) -> None:
     Runs and texts on object stores are left to the command.
     """
     mode, flags = arguments.mode, arguments.flags
-    texts = [flags.get(name) for name in ("source", "reference", "prefix", "phrases")]
+    names = "source", "reference", "prefix", "phrases", "placeholders"
+    texts = [flags.get(name) for name in names]
     if hypotheses := flags.get("hypotheses"):
         texts = [*hypotheses, flags["source"], *paths(str(flags["reference"] or ""))]
     for path in texts:

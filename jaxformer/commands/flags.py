@@ -12,6 +12,7 @@ from jaxformer.decoding.options import (
     ModelChoice,
     TranslateOptions,
 )
+from jaxformer.documents.document import MARKUPS
 from jaxformer.system.errors import InputError
 
 DAY = 86_400  # seconds
@@ -98,6 +99,11 @@ FLAG_LIST = (
          "line N contains, separated by tabs."),
     Flag("glossary", Path, "File of terms: a line has a term of the source, a tab and "
          "what the translation of each sentence with the term contains."),
+    Flag("markup", str, "Kind of a document that is translated as a whole: its tags, "
+         "times and other structure stay.", choices=MARKUPS),
+    Flag("placeholders", Path, "File of regular expressions, one a line, of what a "
+         "translated document keeps; before one may stand the piece that is translated "
+         "in its place, and a tab. By default such as {name}, %s, tags and addresses."),
     Flag("json", bool, "Write JSON lines, with scores or the log-probability of each "
          "piece; check: print its JSON also on a terminal.", False),
     Flag("alignment", bool, "Write JSON lines, with the source piece that each piece "
@@ -208,7 +214,7 @@ COMMANDS = {
         "--output gets the translations when all are made.",
         (
             *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
-            "glossary", "json", "alignment",
+            "glossary", "json", "alignment", "markup", "placeholders",
         ),
     ),
     "translate_corpus": Command(

@@ -6,11 +6,15 @@ counts from 1, "source" is the line itself, and each of "hypotheses", best first
 with a log-probability each, and "source_pieces" and "pieces", with which jaxformer
 score finds the log-probability again; "log_probabilities" are those of "pieces", and
 "alignment" links indices.
+
+With --markup the input is one document, and so is the output.
 """
 
 import json as json_format
+import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -19,14 +23,17 @@ from jaxformer.decoding.forced import joined_links, pharaoh
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, best_texts, warn_of_copies
 from jaxformer.decoding.translator import Translator
+from jaxformer.documents.document import translate_document
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator, open_utility
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_tags, require_text_output
 from jaxformer.system.errors import InputError, counted
-from jaxformer.system.first import print_lines, write_file
-from jaxformer.text.lines import read_lines
+from jaxformer.system.first import once, print_lines, print_text, write_file
+from jaxformer.text.lines import read_document, read_lines
 from jaxformer.text.stream import blocks_of, read_blocks
+
+logger = logging.getLogger(__name__)
 
 
 def as_json(
@@ -62,6 +69,8 @@ def run(
     phrases: Path | None,
     json: bool,
     alignment: bool,
+    markup: str | None,
+    placeholders: Path | None,
     models: ModelChoice,
     options: TranslateRequest,
 ) -> None:
@@ -70,10 +79,28 @@ def run(
     A line without a character of the vocabulary is copied, and a warning counts them.
     Of several processes the first one reads and writes, and all translate.
     """
-    require_text_output(output, [source, prefix, phrases])
+    require_text_output(output, [source, prefix, phrases, placeholders])
+    if markup and (json or alignment or prefix or phrases):
+        raise InputError(
+            "a document has no --json, --alignment, --prefix and --phrases; leave them "
+            "or --markup out"
+        )
+    if placeholders and not markup:
+        raise InputError("--placeholders is for a document; give --markup, such as txt")
     run = of_tags(open_run(workdir, config, models.dtype), options)
-    found = options.resolve(run.config)
+    found = options.resolve(run.config, split_sentences=bool(markup))
     translator = open_translator(run, models, found, open_utility(models))
+    if markup:
+        text, messages = translate_document(
+            translator,
+            once(lambda: read_document(source)),
+            markup,
+            patterns=list(read_lines(placeholders)) if placeholders else None,
+            translate=partial(translate_all, translator),
+        )
+        for message in messages:
+            logger.warning("%s", message)
+        return write_file(output, text) if output else print_text([text])
     in_json = json or alignment or translator.options.n_best > 1
     name, given, kept = source or "standard input", {}, []
     blocks = blocks_of(read_lines(source)) if source else read_blocks(sys.stdin.buffer)

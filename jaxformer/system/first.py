@@ -46,6 +46,11 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     r"""Write lines to standard output, as UTF-8 and with \n, whatever the locale."""
+    print_text(f"{line}\n" for line in lines)
+
+
+def print_text(parts: Iterable[str]) -> None:
+    """Write parts of a text to standard output, as UTF-8, whatever the locale."""
     if processes.is_first():
-        sys.stdout.buffer.writelines(f"{line}\n".encode() for line in lines)
+        sys.stdout.buffer.writelines(part.encode() for part in parts)
         sys.stdout.buffer.flush()

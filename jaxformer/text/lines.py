@@ -6,12 +6,13 @@ U+2028, and splitting there would misalign all later pairs.
 
 import bz2
 import gzip
+import io
 import re
 import sys
 import unicodedata
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -93,6 +94,23 @@ def decode_lines(file: BinaryIO, name: str, block: int = 0) -> Iterator[str]:
         lines = text.removesuffix("\n").split("\n")
         number += len(lines)
         yield from (line.removesuffix("\r") for line in lines)
+
+
+def read_document(path: Path | None) -> str:
+    """Read a UTF-8 file, or standard input if it is None, with all its characters.
+
+    Raises InputError, naming the file, if it is no text or cannot be read.
+    """
+    name = "standard input" if path is None else file_name(path)
+    try:
+        with open_bytes(path) if path else nullcontext(sys.stdin.buffer) as file:
+            data = file.read()
+    except OSError as error:
+        reason = f"{error.strerror}{near_path(path)}"
+        raise InputError(f"{name} cannot be read: {reason}") from None
+    for _ in decode_lines(io.BytesIO(data), name):
+        pass  # it refuses what is no text
+    return data.decode()
 
 
 def read_lines(path: Path) -> Iterator[str]:

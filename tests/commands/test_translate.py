@@ -69,6 +69,26 @@ def test_a_file_is_translated_to_a_file(use, toy, expected, tmp_path):
     assert [each["source"] for each in found] == toy.test
 
 
+def test_a_document_keeps_all_but_its_text(use, toy, trained, tmp_path):
+    """Byte order mark, line ends, tags and placeholders; its output has no newline."""
+    page = "\ufeff<p>bo da <b>fe</b> {x} <br>\r\n<code>bo</code></p> gi"
+    (tmp_path / "x.html").write_bytes(page.encode())
+    flags = ("--markup=html", f"--source={tmp_path / 'x.html'}")
+    found = use("translate", *flags).out.decode()
+    assert (found[:4], found[-1].isalpha()) == ("\ufeff<p>", True)
+    for kept in ("<b>", "</b>", "{x}", "<br>\r\n<code>bo</code></p> "):
+        assert found.count(kept) == 1
+    assert "bo da" not in found
+    assert use("translate", "--markup=html", stdin=page.encode()).out.decode() == found
+    use("translate", *flags, f"--output={tmp_path / 'y.html'}")
+    assert (tmp_path / "y.html").read_bytes().decode() == found
+    translator = jaxformer.Translator(trained.workdir)
+    assert translator.translate_document(page, markup="html") == found
+    (tmp_path / "own").write_text("bo\n")
+    own = f"--placeholders={tmp_path / 'own'}"
+    assert use("translate", *flags, own).out.decode().count("bo") == 2
+
+
 def test_text_that_is_not_utf_8_is_refused_by_line(use):
     """The lines before it are translated."""
     answer = use("translate", stdin=b"bo\nda\n\xe4\nfe\n")

@@ -1,0 +1,1 @@
+"""Documents: what is translated in HTML, XML, subtitles and other files."""

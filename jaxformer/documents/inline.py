@@ -1,0 +1,250 @@
+"""A piece of text without its tags, which are put back into the translation."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from jaxformer.documents.links import Alignment
+from jaxformer.documents.placeholders import Placeholders
+from jaxformer.documents.tokens import Token
+
+_SPACES = " \t\n\r\f"  # a no-break space is a character of the text
+_LONGEST_SHOWN = 40  # characters of code that is translated as it stands
+
+
+@dataclass(eq=False)
+class _Node:
+    """An element ("pair"), or what has no content, such as a placeholder."""
+
+    kind: str  # that of its token, or "pair"
+    open: str  # written before its content
+    begin: int  # of the text without tags
+    end: int
+    shown: str = ""  # of a placeholder: what is translated in its place
+    close: str = ""  # written behind its content
+    children: list["_Node"] = field(default_factory=list)
+    place: tuple[int, int] = (0, 0)  # in the translation
+    is_found: bool = False  # a placeholder at that place, or an element with one
+
+
+class Segment:
+    """A text that is translated as a whole, and the tags that were in it.
+
+    `text` is what is translated, "" if there is nothing. White space in it becomes one
+    space, and is kept at both ends. `escape` writes text in the document.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Token],
+        placeholders: Placeholders,
+        escape: Callable[[str], str] = str,
+    ) -> None:
+        self._placeholders, self._escape = placeholders, escape
+        self._root = _Node("pair", "", 0, 0)
+        self._nodes = [self._root]  # parents before children
+        self._stack = [self._root]  # that are open
+        self._written: list[str] = []
+        self._length = 0
+        seen = [at for at, each in enumerate(tokens) if each.text.strip(_SPACES)]
+        first, last = (seen[0], seen[-1]) if seen else (0, -1)
+        has_letters = False
+        for at, token in enumerate(tokens):
+            if token.kind == "open":
+                self._stack.append(self._add("open", token.raw))
+            elif token.kind == "close" and len(self._stack) > 1:
+                node = self._stack.pop()
+                node.kind, node.close, node.end = "pair", token.raw, self._length
+            elif token.kind == "text" and first <= at <= last:
+                text = token.text
+                begin = len(text) - len(text.lstrip(_SPACES)) if at == first else 0
+                end = len(text.rstrip(_SPACES)) if at == last else len(text)
+                self._add("other", text[:begin])
+                has_letters |= self._add_text(text[begin:end])
+                self._add("other", text[end:])
+            elif token.kind == "other" and token.text.strip(_SPACES):
+                is_short = len(token.text) <= _LONGEST_SHOWN and "\n" not in token.text
+                shown = placeholders.symbol or (token.text if is_short else "")
+                self._add("other", token.raw, shown)
+            else:
+                self._add(token.kind, token.raw)
+                self._write(" " if token.kind == "break" else "")
+        while len(self._stack) > 1:  # each is the last child of the one before it
+            node = self._stack.pop()
+            self._stack[-1].children += node.children
+            node.children = []
+        self._root.end = self._length
+        text = "".join(self._written)
+        self.text = text if has_letters else ""
+        self._inner = len(text) - len(text.lstrip()), len(text.rstrip())
+
+    @property
+    def has_inside(self) -> bool:
+        """Whether a tag or a placeholder is inside the text, not only around it."""
+        edges = {edge for node in self._nodes for edge in (node.begin, node.end)}
+        return bool(edges - {0, self._length})
+
+    def _add(self, kind: str, raw: str, shown: str = "") -> _Node:
+        """Add a tag or a placeholder to the innermost element."""
+        begin = self._length
+        self._written += [shown] if shown else []
+        self._length += len(shown)
+        node = _Node(kind, raw, begin, self._length, shown)
+        self._stack[-1].children.append(node)
+        self._nodes.append(node)
+        return node
+
+    def _add_text(self, text: str) -> bool:
+        """Add text with its placeholders; return whether it has letters besides."""
+        at, has_letters = 0, False
+        for begin, end, shown in self._placeholders.find(text):
+            has_letters |= self._write(text[at:begin])
+            self._add("other", self._escape(text[begin:end]), shown)
+            at = end
+        return self._write(text[at:]) or has_letters
+
+    def _write(self, text: str) -> bool:
+        text = re.sub(f"[{_SPACES}]+", " ", text)
+        if text[:1] == " " and (not self._written or self._written[-1][-1] == " "):
+            text, last = text[1:], self._nodes[-1]
+            if last.begin == last.end == self._length:  # with spaces on both sides
+                last.open += " "
+        self._written += [text] if text else []
+        self._length += len(text)
+        return any(map(str.isalpha, text))
+
+    def write(self, target: str, alignment: Alignment) -> tuple[str, list[str]]:
+        """Return the translation with all tags and placeholders, each once.
+
+        Also returns the placeholders that the translation has besides.
+        """
+        keep = bytearray(b"\1") * len(target)  # 0: a placeholder stands in its place
+        self._find_shown(target, alignment, keep)
+        for node in reversed(self._nodes):
+            if not node.is_found:
+                node.place = self._place(node, target, alignment)
+            if found := [each.place for each in node.children if each.is_found]:
+                begins, ends = zip(node.place, *found, strict=True)
+                node.place, node.is_found = (min(begins), max(ends)), True
+        least = 0
+        for node in self._root.children:
+            if node.kind in (
+                "open",
+                "close",
+            ):  # of elements that others share: in order
+                least = max(least, node.place[0])
+                node.place = (least, least)
+        left = "".join(itertools.compress(target, keep))
+        others = [left[begin:end] for begin, end, _ in self._placeholders.find(left)]
+        return self._joined(target, keep), others
+
+    def _find_shown(self, target: str, alignment: Alignment, keep: bytearray) -> None:
+        """Find what stands for placeholders, in any case and with or without spaces."""
+        groups: dict[str, list[_Node]] = {}
+        for node in self._nodes:
+            if node.shown:
+                groups.setdefault(node.shown, []).append(node)
+        offsets = [at for at, each in enumerate(target) if not each.isspace()]
+        folded = "".join(target[at].lower()[0] for at in offsets)
+        padded = f" {target} "
+        for shown in sorted(groups, key=len, reverse=True):
+            own = "".join(each.lower()[0] for each in shown if not each.isspace())
+            found, at = [], folded.find(own)
+            while at >= 0:
+                begin, end = offsets[at], offsets[at + len(own) - 1] + 1
+                around = padded[begin], padded[end + 1]
+                is_whole = not (
+                    (shown[0].isalnum() and around[0].isalnum())
+                    or (shown[-1].isalnum() and around[1].isalnum())
+                )
+                if is_whole and keep.find(0, begin, end) < 0:
+                    found.append((begin, end))
+                at = folded.find(own, at + (len(own) if is_whole else 1))
+            only = groups[shown][0].begin if len(groups[shown]) == 1 else 0
+            found.sort(key=lambda span: abs(alignment.source_of(span[0]) - only))
+            for node, place in zip(groups[shown], found, strict=False):
+                node.place, node.is_found = place, True
+            if shown not in self._placeholders.symbols:  # of which no more is a text
+                found = found[: len(groups[shown])]
+            for begin, end in found:
+                keep[begin:end] = bytes(end - begin)
+
+    def _place(self, node: _Node, target: str, alignment: Alignment) -> tuple[int, int]:
+        """Find where in the translation the content of an element or a tag belongs."""
+        (first, last), text, size = self._inner, self.text, len(target)
+        if node.begin <= first or node.begin >= last:
+            if node.end >= last:
+                return (0 if node.begin <= first else size), size
+            if node.end <= first:
+                return 0, 0
+        if node.kind == "break":  # as far in the translation as in the text
+            at = node.begin * size // len(text)
+            spaces = target.find(" ", at), target.rfind(" ", 0, at)
+            at = min(spaces, key=lambda each: abs(each - at) if each >= 0 else size)
+            return (at, at) if at >= 0 else (size, size)
+        span = node.begin, node.end
+        if run := alignment.run(*span):
+            inside, (begin, *_), (_, end, _) = (
+                text[slice(*span)].strip(),
+                run[0],
+                run[-1],
+            )
+            begin -= _marks(inside, target[max(0, begin - 8) : begin][::-1])
+            return begin, end + _marks(inside[::-1], target[end : end + 8])
+        before, behind = alignment.near(node.begin)
+        if behind and (text[node.begin - 1].isspace() or not before):
+            return behind.begin, behind.begin
+        at = before.end if before else 0
+        at += _marks(text[max(0, span[0] - 8) : span[0]][::-1], target[at : at + 8])
+        return at, at
+
+    def _joined(self, target: str, keep: bytearray) -> str:
+        out, at, is_line = [], 0, False
+
+        def write(end: int) -> None:
+            nonlocal at, is_line
+            text = "".join(itertools.compress(target[at:end], keep[at:end]))
+            text = text.lstrip(_SPACES) if is_line else text
+            is_line = is_line and not text
+            out.append(self._escape(text))
+            at = max(at, end)
+
+        root = self._root
+        stack = [(root, len(target), _placed(root, (0, len(target))))]
+        while stack:
+            node, end, children = stack[-1]
+            if (found := next(children, None)) is None:
+                write(end)
+                out.append(node.close)
+                stack.pop()
+                continue
+            child, place = found
+            write(place[0])
+            if child.kind == "break":
+                out[-1] = out[-1].rstrip(_SPACES)
+                is_line = True
+            out.append(child.open)
+            if child.kind == "pair":
+                stack.append((child, place[1], _placed(child, place)))
+        return "".join(out)
+
+
+def _marks(text: str, target: str) -> int:
+    """Count the punctuation at the beginning of both texts."""
+    pairs = itertools.takewhile(
+        lambda pair: not any(each.isalnum() or each.isspace() for each in pair),
+        zip(text, target, strict=False),
+    )
+    return sum(1 for _ in pairs)
+
+
+def _placed(
+    node: _Node, place: tuple[int, int]
+) -> Iterator[tuple[_Node, tuple[int, int]]]:
+    """Yield the children of a node in their order, side by side in its place."""
+    at, last = place
+    for child in sorted(node.children, key=lambda child: child.place[0]):
+        begin = min(max(child.place[0], at), last)
+        at = min(max(child.place[1], begin), last)
+        yield child, (begin, at)

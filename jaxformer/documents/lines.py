@@ -1,0 +1,155 @@
+"""Plain text, subtitles and gettext's .po files: what of their lines is translated."""
+
+import html
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import polib
+
+from jaxformer.documents.tokens import Part, Parts, Token, html_tokens
+from jaxformer.system.errors import InputError
+
+_WIDE = 50  # characters of the longest line of a paragraph that was broken, at least
+# What begins a line and is no text: white space, marks of quotations and of lists.
+_LEADER = re.compile(r"\s*(?:(?:[-*+>#|\u2022]{1,9}|\d{1,3}[.)])[ \t]+)*")
+_SPEAKER = re.compile(r"[-\u2013]\s*")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_END = re.compile(r"(\r?\n[ \t]*)")
+_TIME = re.compile(r"(<[\d:.]+>)")
+
+_Tokens = Callable[[str], list[Token]]
+_tagged = partial(html_tokens, is_escaped=False)
+
+
+def _plain(text: str) -> list[Token]:
+    return [Token("text", text, text)]
+
+
+def _split(tokens: Sequence[Token], ends: re.Pattern[str], kind: str) -> list[Token]:
+    """Make what matches `ends`, a group, in tokens of text tokens of another kind."""
+    found = []
+    for token in tokens:
+        if token.kind != "text":
+            found.append(token)
+            continue
+        pairs = zip(ends.split(token.raw), ends.split(token.text), strict=False)
+        for at, (raw, text) in enumerate(pairs):
+            found.append(Token(kind, raw) if at % 2 else Token("text", raw, text))
+    return found
+
+
+def _timed(text: str) -> list[Token]:
+    """Read the text of a cue of WebVTT, whose tags may be times."""
+    return _split(html_tokens(text), _TIME, "other")
+
+
+def _line(line: str, tokens_of: _Tokens, leader: re.Pattern[str]) -> list[Part]:
+    """Divide a line, or several that are one text, into its beginning, text and end.
+
+    Line ends within the text become tokens, which move with the translation.
+    """
+    begin = match.end() if (match := leader.match(line)) else 0
+    end = max(begin, len(line.rstrip()))
+    tokens = _split(tokens_of(line[begin:end]), _END, "break")
+    return [line[:begin], tokens, line[end:]]
+
+
+def _paragraphs(text: str, tokens_of: _Tokens) -> Iterator[Part]:
+    """Divide a text into lines, and into paragraphs that were broken at a width.
+
+    A line was broken if the first word of the next one had no room in it. The lines of
+    a paragraph begin below the text of its first line.
+    """
+    lines = _LINE.findall(text)
+    leaders = [_LEADER.match(line)[0] for line in lines]
+    begin = 0
+    while begin < len(lines):
+        end, column = begin + 1, len(leaders[begin])
+        while end < len(lines) and lines[end].strip() and not leaders[end].strip():
+            if len(leaders[end]) != column:
+                break
+            end += 1
+        group = lines[begin:end]
+        width = max(len(line.rstrip()) for line in group)
+        is_broken = width >= _WIDE and all(
+            len(line.rstrip()) + 1 + len(after.split()[0]) > width
+            for line, after in itertools.pairwise(group)
+        )
+        for line in ["".join(group)] if is_broken else group:
+            yield from _line(line, tokens_of, _LEADER)
+        begin = end
+
+
+def read_txt(text: str) -> Parts:
+    """Read plain text: each line or broken paragraph is translated by itself."""
+    return Parts([*_paragraphs(text, _plain)])
+
+
+def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
+    """Divide subtitles: the lines of a cue are one text, and of a dialogue one each."""
+    cue: list[str] = []
+    is_cue = False
+    for line in [*_LINE.findall(text), ""]:
+        # In SubRip's files text may follow a blank line.
+        is_text = is_cue or (tokens_of is _tagged and not line.strip().isdecimal())
+        if is_text and line.strip() and "-->" not in line:
+            cue.append(line)
+            continue
+        is_dialogue = all(map(_SPEAKER.match, cue))
+        for each in cue if is_dialogue else ["".join(cue)]:
+            yield from _line(each, tokens_of, _SPEAKER)
+        cue, is_cue = [], "-->" in line or (is_cue and bool(line.strip()))
+        yield line
+
+
+def read_srt(text: str) -> Parts:
+    """Read SubRip's subtitles. Raises InputError if there are none."""
+    if "-->" not in text:
+        raise InputError("there are no times, as in 00:00:01,000 --> 00:00:02,000")
+    return Parts([*_cues(text, _tagged)])
+
+
+def read_vtt(text: str) -> Parts:
+    """Read WebVTT. Raises InputError if it is none."""
+    if not text.startswith("WEBVTT"):
+        raise InputError("line 1 is not WEBVTT; give a file of WebVTT")
+    return Parts([*_cues(text, _timed)], partial(html.escape, quote=False))
+
+
+def read_po(text: str) -> Parts:
+    """Read a .po file: entries without a translation get one, and the others stay.
+
+    Raises InputError if it cannot be read.
+    """
+    try:
+        file = polib.pofile(f"{text}\n")  # without a line end it may be a path
+    except (OSError, ValueError, LookupError, AttributeError) as error:
+        raise InputError(f"this is no .po file ({error}); correct it") from None
+    parts: list[Part] = []
+    takes: list[tuple[dict | polib.POEntry, object, int]] = []
+
+    def add(source: str, forms: dict, form: object) -> None:
+        own = [*_paragraphs(source, _tagged)]
+        parts.extend(own)
+        takes.append((forms, form, len(own)))
+
+    for entry in file:
+        plurals = entry.msgstr_plural
+        if entry.obsolete or entry.msgstr or any(plurals.values()):
+            continue
+        for form in plurals:
+            add(entry.msgid_plural if form else entry.msgid, plurals, form)
+        if not entry.msgid_plural:
+            add(entry.msgid, vars(entry), "msgstr")
+
+    def join(written: Sequence[str]) -> str:
+        rest = iter(written)
+        for forms, form, count in takes:
+            forms[form] = "".join(itertools.islice(rest, count))
+        lines = f"{file}".rstrip("\n") + "\n"
+        lines = lines.removeprefix("" if text.startswith("#") else "#\n")
+        return lines.replace("\n", "\r\n") if "\r\n" in text else lines
+
+    return Parts(parts, join=join if takes else lambda written: text)

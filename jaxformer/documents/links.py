@@ -1,0 +1,100 @@
+"""Links from the words of a translation to offsets in its source."""
+
+import bisect
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# A word, or one character of a script that puts no spaces between words.
+_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
+_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w")
+_WINDOW = 16  # characters that a piece may be behind the last one, for each lost piece
+
+
+class Word(NamedTuple):
+    """A word of a translation, and the offset in the source that it is linked to."""
+
+    begin: int
+    end: int
+    source: float
+
+
+class Alignment:
+    """The words of a translation that have a link.
+
+    `links` are indices of the `pieces` of both texts. Without links a word is linked
+    to the place that has as large a part of the source before it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        pieces: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        links: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        words = [match.span() for match in _WORD.finditer(target)]
+        if links:
+            ours, theirs = _spans(pieces[1], target), _spans(pieces[0], source)
+            spans = ((ours[t], theirs[s]) for s, t in links)
+            known = sorted(
+                (own, sum(other) / 2) for own, other in spans if own and other
+            )
+        else:
+            scale = len(source) / max(1, len(target))
+            known = [(span, sum(span) / 2 * scale) for span in words]
+        self._words: list[Word] = []
+        at = 0
+        for begin, end in words:
+            while at < len(known) and known[at][0][1] <= begin:
+                at += 1
+            if at < len(known) and known[at][0][0] < end:
+                self._words.append(Word(begin, end, known[at][1]))
+        order = sorted(range(len(self._words)), key=lambda at: self._words[at].source)
+        self._order, self._sources = order, [self._words[at].source for at in order]
+
+    def source_of(self, offset: int) -> float:
+        """Return the link of the word at or behind an offset of the translation."""
+        at = bisect.bisect_left(self._words, (offset,))
+        return self._words[at].source if at < len(self._words) else math.inf
+
+    def run(self, begin: int, end: int) -> Sequence[Word]:
+        """Return the words linked to a span of the source that stand together.
+
+        Among all runs of words it is the one with the most linked to the span, less
+        those that are linked to another place.
+        """
+        low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
+        best, most, score, first, last = (0, 0), 0, 0, 0, 0
+        for at in sorted(self._order[low:high]):
+            score -= at - last - 1
+            if score <= 0:
+                score, first = 0, at
+            score, last = score + 1, at
+            if score > most:
+                most, best = score, (first, at + 1)
+        return self._words[slice(*best)]
+
+    def near(self, offset: int) -> tuple[Word | None, Word | None]:
+        """Return the words linked before and behind an offset of the source."""
+        at = bisect.bisect_left(self._sources, offset)
+        before = self._words[self._order[at - 1]] if at else None
+        behind = self._words[self._order[at]] if at < len(self._order) else None
+        return before, behind
+
+
+def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:
+    """Find pieces in their text; None: an end, a tag, or one that is not as in it."""
+    spans: list[tuple[int, int] | None] = []
+    at = lost = 0
+    for piece in pieces:
+        own = piece.replace("\u2581", " ").strip()
+        begin = text.find(own, at, at + len(own) + _WINDOW * min(1 + lost, _WINDOW))
+        if own and begin >= 0:
+            at, lost = begin + len(own), 0
+            spans.append((begin, at))
+        else:
+            lost += bool(own)
+            spans.append(None)
+    return spans

@@ -1,0 +1,142 @@
+"""HTML, XML and XLIFF: what of their tokens is translated."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+
+from jaxformer.documents.tokens import Part, Parts, Token, html_tokens, xml_tokens
+
+# Elements within a sentence. All others of HTML begin a new one.
+_INLINE = (
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd "
+    "label mark math meter output picture progress q rp rt ruby s samp small span "
+    "strike strong sub sup svg time tt u var wbr"
+)
+# Elements whose text is no language, of HTML and DocBook.
+_CODE = (
+    "code kbd literal literallayout math pre programlisting samp screen script style "
+    "svg template textarea var"
+)
+_NATIVE = "bpt", "ept", "it", "ph"  # of XLIFF: the code of a placeholder
+_NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
+
+_escape = partial(escape, quote=False)
+
+
+@dataclass(eq=False)
+class _Element:
+    """An element of a document; `first` and `last` are the indices of its tags."""
+
+    name: str = ""  # without the prefix of a namespace
+    first: int = 0
+    last: int = 0
+    parent: "_Element | None" = None
+    children: list["_Element"] = field(default_factory=list)
+    skipped: "_Element | None" = None  # the outermost element that is not translated
+    is_inline: bool = False
+    has_text: bool = False
+
+
+def _elements(
+    tokens: Iterable[Token], code: Collection[str]
+) -> tuple[list[_Element], list[_Element]]:
+    """Return all elements, and for each token the innermost; a tag is of its own."""
+    stack = [_Element()]
+    found, owners = [*stack], []
+    for at, token in enumerate(tokens):
+        owner = stack[-1]
+        if token.kind == "open":
+            name = token.name.rpartition(":")[2].lower()
+            owner = _Element(name, at, 0, owner, skipped=owner.skipped)
+            owner.parent.children.append(owner)
+            own = token.attributes
+            choice = own.get("translate") or own.get("its:translate")
+            is_code = name in code or "notranslate" in (own.get("class") or "").split()
+            if choice == "no" or (is_code and choice != "yes"):
+                owner.skipped = owner.skipped or owner
+            elif choice == "yes":
+                owner.skipped = None
+            stack.append(owner)
+            found.append(owner)
+        elif token.kind == "close":
+            stack.pop().last = at
+        elif token.text.strip():
+            owner.has_text = True
+        owners.append(owner)
+    return found, owners
+
+
+def _parts(tokens: Sequence[Token], owners: Sequence[_Element]) -> list[Part]:
+    """Divide tokens into texts that stay as they are and lists of inline tokens."""
+    parts: list[Part] = []
+    before = None
+    for token, owner in zip(tokens, owners, strict=True):
+        code = owner.skipped
+        if not (code or owner).is_inline and (code or token.kind in ("open", "close")):
+            parts.append(token.raw)
+        else:
+            if not parts or isinstance(parts[-1], str):
+                parts.append([])
+            if code:
+                is_next = code is before and parts[-1]
+                last = parts[-1].pop() if is_next else Token("other", "")
+                token = Token("other", last.raw + token.raw, last.text + token.text)
+            parts[-1].append(token)
+        before = code
+    return parts
+
+
+def read_html(text: str) -> Parts:
+    """Read HTML: elements that are not inline end a sentence."""
+    tokens = html_tokens(text)
+    elements, owners = _elements(tokens, _CODE.split())
+    inline = frozenset(_INLINE.split())
+    for element in elements:
+        element.is_inline = element.name in inline
+    return Parts(_parts(tokens, owners), _escape)
+
+
+def read_xml(text: str) -> Parts:
+    """Read XML: elements beside text and within those are inline.
+
+    But one that only has several elements is a list or a table, and is not.
+    """
+    tokens = xml_tokens(text)
+    elements, owners = _elements(tokens, _CODE.split())
+    for element in elements[1:]:
+        is_list = not element.has_text and len(element.children) > 1
+        outer = element.parent
+        element.is_inline = (outer.has_text or outer.is_inline) and not is_list
+    return Parts(_parts(tokens, owners), _escape)
+
+
+def read_xliff(text: str) -> Parts:
+    """Read XLIFF 1.2 or 2: each source without a translation gets a target."""
+    tokens = xml_tokens(text)
+    elements, owners = _elements(tokens, _NATIVE)
+    for element in elements:
+        element.is_inline = True
+    written: list[list[Part]] = [[token.raw] for token in tokens]
+    for source in elements:
+        unit = source.parent
+        if source.name != "source" or source.skipped:
+            continue
+        if unit is None or unit.name not in ("trans-unit", "segment"):
+            continue
+        name = tokens[source.first].name.removesuffix("source") + "target"
+        inside = slice(source.first + 1, source.last)
+        content = [*_parts(tokens[inside], owners[inside]), f"</{name}>"]
+        target = next((each for each in unit.children if each.name == "target"), None)
+        if target is None:
+            indent = written[source.first - 1] if tokens[source.first - 1].text else []
+            written[source.last] += [*indent, f"<{name}>", *content]
+            continue
+        tags = tokens[target.first], tokens[unit.first]
+        is_new = any(each.attributes.get("state") in _NEW for each in tags)
+        own = range(target.first, target.last + 1)
+        if is_new or not any(tokens[at].text.strip() for at in own):
+            written[target.first] = [re.sub(r"\s*/>$", ">", tags[0].raw), *content]
+            written[target.first + 1 : target.last + 1] = [[]] * (len(own) - 1)
+    return Parts([part for own in written for part in own], _escape)

@@ -1,0 +1,179 @@
+"""HTML and XML as tokens, which together are the text that was read."""
+
+import html
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
+from typing import NamedTuple
+from xml.parsers import expat
+
+from jaxformer.system.errors import InputError
+
+# Elements without an end.
+_VOID = "area base br col embed hr img input link meta param source track wbr"
+
+
+class Token(NamedTuple):
+    """A part of a document: `raw` as it stands, and `text` that a reader sees.
+
+    The kinds are "text"; "open" and "close", each with its other tag behind or before
+    it; "break", a line end that may move; and "other", such as a comment. The "close"
+    of an element that is one tag has no characters.
+    """
+
+    kind: str
+    raw: str
+    text: str = ""
+    name: str = ""
+    attributes: Mapping[str, str | None] = {}
+
+
+Part = str | list[Token]  # of a document: what stays as it is, or one text
+
+
+class Parts(NamedTuple):
+    """The parts of a document; `escape` writes text, and `join` the document."""
+
+    parts: Sequence[Part]
+    escape: Callable[[str], str] = str
+    join: Callable[[Sequence[str]], str] = "".join
+
+
+class _HTMLTokens(HTMLParser):
+    """Finds tokens of HTML, without their raw text, and where each begins.
+
+    `close` is never called: it would take an unfinished tag or comment at the end for
+    text, one "<" after the other, in quadratic time.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self._void = _VOID.split()
+        self.found: list[tuple[int, Token]] = []
+        lengths = (len(line) + 1 for line in text.split("\n"))
+        self._lines = [0, *itertools.accumulate(lengths)]
+
+    def _add(self, kind: str, after: int = 0, **fields: object) -> None:
+        line, column = self.getpos()
+        token = Token(kind, "", **fields)
+        self.found.append((self._lines[line - 1] + column + after, token))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("open", name=tag, attributes=dict(attrs))
+        if tag in self._void:
+            self._add("close", len(self.get_starttag_text()), name=tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self._void:
+            self._add("close", len(self.get_starttag_text()), name=tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("close", name=tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text")
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    handle_entityref = handle_charref = handle_data
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
+    """Read HTML, or a text with tags whose "&" is a plain character: not `is_escaped`.
+
+    What is unfinished at the end of HTML stays as it is. Raises InputError for the
+    marked sections that Python's parser does not read.
+    """
+    parser = _HTMLTokens(text)
+    try:
+        parser.feed(text)
+    except AssertionError:
+        if not is_escaped:
+            return [Token("text", text, text)]
+        raise InputError(
+            f"line {parser.getpos()[0]} has '<![' of no section that HTML has; write "
+            "&lt;![ or remove it"
+        ) from None
+    rest = len(text) - len(parser.rawdata)
+    parser.found.append((rest, Token("other" if is_escaped else "text", "")))
+    unescape = html.unescape if is_escaped else str
+    tokens = [
+        each._replace(text=unescape(each.raw)) if each.kind == "text" else each
+        for each in _with_raw(parser.found, text)
+    ]
+    opened: list[int] = []
+    counts: dict[str, int] = {}  # of opened tags, by name
+    for at, token in enumerate(tokens):
+        if token.kind == "open":
+            opened.append(at)
+            counts[token.name] = counts.get(token.name, 0) + 1
+        elif token.kind == "close" and not counts.get(token.name):
+            tokens[at] = token._replace(kind="other")
+        elif token.kind == "close":
+            while True:
+                last = opened.pop()
+                counts[tokens[last].name] -= 1
+                if tokens[last].name == token.name:
+                    break
+                tokens[last] = tokens[last]._replace(kind="other")
+    for at in opened:
+        tokens[at] = tokens[at]._replace(kind="other")
+    return tokens
+
+
+def xml_tokens(text: str) -> list[Token]:
+    """Read XML; entities of the document's own and CDATA sections stay as they are.
+
+    Raises InputError, with line and column, if it is not well-formed, and for a
+    declared encoding that is not UTF-8.
+    """
+    found: list[tuple[int, Token]] = []
+    parser, is_cdata = expat.ParserCreate("utf-8"), False
+
+    def add(kind: str, text: str = "", **fields: object) -> None:
+        kind = "other" if is_cdata else kind
+        found.append((parser.CurrentByteIndex, Token(kind, "", text, **fields)))
+
+    def add_other(raw: str) -> None:
+        nonlocal is_cdata
+        is_cdata = raw == "<![CDATA[" or (is_cdata and raw != "]]>")
+        add("other", raw if raw.startswith("&") else "")
+
+    def declare(version: str, encoding: str | None, alone: int) -> None:
+        if (encoding or "utf-8").lower() != "utf-8":
+            raise InputError(
+                f"the XML declares encoding={encoding!r}; convert to UTF-8"
+            )
+        add("other")
+
+    parser.StartElementHandler = lambda name, own: add(
+        "open", "", name=name, attributes=own
+    )
+    parser.EndElementHandler = lambda name: add("close", name=name)
+    parser.CharacterDataHandler = lambda text: add("text", "" if is_cdata else text)
+    parser.XmlDeclHandler, parser.DefaultHandler = declare, add_other
+    try:
+        parser.Parse(text.encode(), True)
+    except expat.ExpatError as error:
+        raise InputError(
+            f"line {error.lineno}, column {error.offset + 1}: this is no well-formed "
+            f"XML ({expat.ErrorString(error.code)}); correct it"
+        ) from None
+    return _with_raw(found, text.encode())
+
+
+def _with_raw(found: Sequence[tuple[int, Token]], text: str | bytes) -> list[Token]:
+    """Give tokens their raw text, up to the next one's offset; join those of text."""
+    tokens: list[Token] = []
+    offsets = [*(offset for offset, _ in found), len(text)]
+    for (_, token), span in zip(found, itertools.pairwise(offsets), strict=True):
+        raw = text[slice(*span)]
+        raw = raw if isinstance(raw, str) else raw.decode()
+        if tokens and token.kind == tokens[-1].kind == "text":
+            last = tokens.pop()
+            raw, token = last.raw + raw, token._replace(text=last.text + token.text)
+        tokens.append(token._replace(raw=raw))
+    return tokens

@@ -1,0 +1,274 @@
+"""Documents: only their text changes, and tags and placeholders are all kept."""
+
+import re
+from collections import Counter
+
+import polib
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.decoding.parts import Hypothesis
+from jaxformer.documents.document import Document
+from jaxformer.documents.placeholders import PATTERNS, SYMBOL, Placeholders
+from jaxformer.documents.tokens import html_tokens, xml_tokens
+from jaxformer.system.errors import InputError
+
+
+def pieces_of(words):
+    """Pieces of a tokeniser: runs of up to 4 letters, and single marks."""
+    found = []
+    for number, word in enumerate(words):
+        own = re.findall(r"\w{1,4}|\W", word)
+        own[0] = f"\u2581{own[0]}"
+        found += [(piece, number) for piece in own]
+    return [*found, ("</s>", -1)]
+
+
+def translated(markup, text, order=sorted, change=str, symbols=(), is_aligned=True):
+    """Translate a document word by word; `order` chooses among the words' indices."""
+    document = Document(text, markup, Placeholders(PATTERNS, symbols))
+    found, links = [], {}
+    for source in document.texts:
+        words = source.split()
+        chosen = list(order(range(len(words))))
+        target = [change(words[number]) for number in chosen]
+        sides = pieces_of(words), pieces_of(target)
+        first = {n: at for at, (_, n) in reversed([*enumerate(sides[0])])}
+        pieces = [[piece for piece, _ in side] for side in sides]
+        found.append(Hypothesis(" ".join(target), 0.0, 0.0, 1, *pieces))
+        links[id(found[-1])] = [
+            (first[chosen[n]], at) for at, (_, n) in enumerate(sides[1][:-1])
+        ]
+    links_of = (lambda best: links[id(best)]) if is_aligned else None
+    return document.write(found, links_of)
+
+
+HTML = (
+    "<!DOCTYPE html><p class=x>Hello <b>big, bad</b> world, <a href='?a&amp;b'>see "
+    "<i>this</i> page</a>!\n <script>if (a<b) x</script><p translate=no>No <b>x</b></p>"
+    "Tom &amp; <code>foo()</code>&lt;end <!-- a > b --> of it<br>1 &lt; 2<pre> a </pre>"
+)
+
+
+def test_html_keeps_all_but_its_text():
+    assert translated("html", HTML) == (HTML, [])
+    found, _ = translated("html", HTML, order=reversed)
+    assert found == (
+        "<!DOCTYPE html><p class=x><a href='?a&amp;b'>page! <i>this</i> see</a> world, "
+        "<b>bad big</b>, Hello\n <script>if (a<b) x</script><p translate=no>No <b>x</b>"
+        "</p>it <!-- a > b --> of <code>foo()</code>&lt;end &amp; Tom<br>1 &lt; 2"
+        "<pre> a </pre>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "expected"),
+    [
+        (
+            "xml",
+            "<d><p>One <e>two</e> &amp; a<x/>.</p><l><i>Three four</i><i/></l>"
+            "<code>five</code><q>Six <![CDATA[<seven>]]> eight</q></d>\r\n",
+            "<d><p>ONE <e>TWO</e> &amp; A<x/>.</p><l><i>THREE FOUR</i><i/></l>"
+            "<code>five</code><q>SIX <![CDATA[<seven>]]> EIGHT</q></d>\r\n",
+        ),
+        (
+            "srt",
+            "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n\r\n2\n"
+            "00:03 --> 00:04\n- Who?\n- I.\n\nAnd more.\n",
+            "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n\r\n2\n"
+            "00:03 --> 00:04\n- WHO?\n- I.\n\nAND MORE.\n",
+        ),
+        (
+            "vtt",
+            "\ufeffWEBVTT\n\nNOTE no text\n\nid\n00:01 --> 00:02\n<v Bob>Hello "
+            "<00:01.500>my &amp; <c.x>your</c> dog\n\nSTYLE\nno text\n",
+            "\ufeffWEBVTT\n\nNOTE no text\n\nid\n00:01 --> 00:02\n<v Bob>HELLO "
+            "<00:01.500>MY &amp; <c.x>YOUR</c> DOG\n\nSTYLE\nno text\n",
+        ),
+        (
+            "txt",
+            "Title\n=====\n\n- one\n  2. two\n"
+            + "A paragraph that its author broke at "
+            "sixty characters, for\nthe reader.\n\tverse\n\tverse",
+            "TITLE\n=====\n\n- ONE\n  2. TWO\n"
+            + "A PARAGRAPH THAT ITS AUTHOR BROKE AT "
+            "SIXTY CHARACTERS, FOR\nTHE READER.\n\tVERSE\n\tVERSE",
+        ),
+        (
+            "xliff",
+            "<xliff><u:trans-unit xmlns:u='x'>\n <u:source>One <ph>no</ph> two"
+            "</u:source>\n</u:trans-unit><segment state='initial'><source>Three"
+            "</source><target>x</target></segment><segment><source>a</source><target>b"
+            "</target></segment><segment><source>c</source><target s='1'/></segment>"
+            "</xliff>",
+            "<xliff><u:trans-unit xmlns:u='x'>\n <u:source>One <ph>no</ph> two"
+            "</u:source>\n <u:target>ONE <ph>no</ph> TWO</u:target>\n</u:trans-unit>"
+            "<segment state='initial'><source>Three</source><target>THREE</target>"
+            "</segment><segment><source>a</source><target>b</target></segment><segment>"
+            "<source>c</source><target s='1'>C</target></segment></xliff>",
+        ),
+    ],
+)
+def test_other_documents_keep_all_but_their_text(markup, text, expected):
+    if markup != "xliff":
+        assert translated(markup, text) == (text, [])
+    assert translated(markup, text, change=upper) == (expected, [])
+
+
+def upper(word):
+    return word if re.search(r"[{}%<]", word) else word.upper()
+
+
+def test_po_entries_without_a_translation_get_one():
+    text = (
+        '# x\nmsgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+        'msgid "%(n)s has a\\n"\n"<b>dog</b>\\n"\nmsgstr ""\n\n'
+        '#, fuzzy\nmsgid "done"\nmsgstr "fertig"\n\n'
+        'msgid "a file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    )
+    found, _ = translated("po", text.replace("\n", "\r\n"), change=upper)
+    assert found.count("\n") == found.count("\r\n")
+    first, second, third = polib.pofile(found)
+    assert first.msgstr == "%(n)s HAS A\n<b>DOG</b>\n"
+    assert (second.msgstr, second.flags) == ("fertig", ["fuzzy"])
+    assert third.msgstr_plural == {0: "A FILE", 1: "%d FILES"}
+    done = text[: text.index('msgid "%')]
+    assert translated("po", done) == (done, [])
+
+
+# Properties ---------------------------------------------------------------------------
+
+WORDS = st.sampled_from(
+    ["a", "Bc", "d.", "(e)", "f,g", "&amp;", "&lt;", "{x}", "{y}", "%s", "1", "你好"]
+)
+TEXTS = st.lists(WORDS | st.sampled_from([" ", "\n", "\u00a0"])).map(" ".join)
+TAGS = st.sampled_from(["b", "i", "code", "div", "p", "x translate='no'"])
+
+
+def element(content):
+    return st.builds(
+        lambda tag, inside: f"<{tag}>{inside}</{tag.split()[0]}>", TAGS, content
+    )
+
+
+TREES = st.recursive(
+    TEXTS | st.sampled_from(["<br/>", "<!-- c -->"]),
+    lambda inner: st.lists(inner | element(inner)).map("".join),
+    max_leaves=20,
+)
+
+
+@st.composite
+def order_of(draw):
+    chosen = draw(st.lists(st.integers(0, 30), max_size=30))
+    return lambda numbers: [n for n in chosen if n < len(numbers)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    TREES, order_of(), st.booleans(), st.sampled_from([(), (SYMBOL,)]),
+    st.sampled_from(["html", "xml"]),
+)  # fmt: skip
+def test_what_is_well_formed_stays_so_with_the_same_tags_and_placeholders(
+    inside, order, is_aligned, symbols, markup
+):
+    """Whatever the translation: words are lost, repeated and in any order."""
+    text = f"<doc>{inside}</doc>"
+    found, messages = translated(markup, text, order, str, symbols, is_aligned)
+    read = {"html": html_tokens, "xml": xml_tokens}[markup]
+    tokens = xml_tokens(text), xml_tokens(found)
+    tags = [[each.raw.strip() for each in own if each.kind != "text"] for own in tokens]
+    assert Counter(filter(None, tags[0])) == Counter(filter(None, tags[1]))
+    blocks = [
+        [each for each in own if re.match("</?(div|p|doc)", each)] for own in tags
+    ]
+    if markup == "html":
+        assert blocks[0] == blocks[1]
+    plain = ["".join(each.text for each in read(own)) for own in (text, found)]
+    for name in ("{x}", "{y}", "%s"):
+        counts = [each.count(name) for each in plain]
+        assert counts[0] <= counts[1]
+        assert counts[0] == counts[1] or messages
+
+
+@settings(max_examples=60, deadline=None)
+@given(TREES, st.sampled_from(["html", "xml"]))
+def test_a_translation_that_is_the_source_changes_nothing_but_spaces(inside, markup):
+    text = re.sub("(<[^>]*>)", r" \1 ", f"<doc>{inside}</doc>")  # no tag in a word
+    found, messages = translated(markup, text)
+    assert (re.sub(r"\s", "", found), messages) == (re.sub(r"\s", "", text), [])
+
+
+# Placeholders -------------------------------------------------------------------------
+
+
+def test_a_placeholder_is_one_symbol_and_is_put_back_where_it_is_aligned():
+    text = "<p>Send {a} to {b}, or to x@y.org!</p>"
+    document = Document(text, "html", Placeholders(PATTERNS, [SYMBOL]))
+    assert document.texts == ["Send __PH__ to __PH__, or to __PH__!"]
+    found, _ = translated("html", text, order=reversed, symbols=[SYMBOL])
+    assert found == "<p>x@y.org! to or {b}, to {a} Send</p>"
+
+
+def test_a_lost_placeholder_is_put_back_and_one_too_many_is_reported():
+    found = translated("txt", "see {a} here", order=lambda _: [0, 2])
+    assert found == ("see {a}here", [])
+    text, (message,) = translated("txt", "see {a} here", order=lambda _: [0, 1, 1, 2])
+    assert (text, "has '{a}' more often" in message) == ("see {a} {a} here", True)
+    found = translated(
+        "txt", "see {A} here", change=lambda word: word.replace("A", "a")
+    )
+    assert found == ("see {A} here", [])
+
+
+def test_patterns_of_ones_own():
+    own = Placeholders([r"\d+", "__N__\t#\\w+"], ["__N__"])
+    assert [*own.find("12 #x __N__")] == [
+        (0, 2, "12"), (3, 5, "__N__"), (6, 11, "__N__"),
+    ]  # fmt: skip
+    for pattern, problem in (("(", "unterminated"), ("x*", "empty"), ("", "empty")):
+        with pytest.raises(InputError, match=f"placeholders, line 2: .*{problem}"):
+            Placeholders(["a", pattern])
+
+
+# Bad input ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "message"),
+    [
+        ("xml", "<a>\n<b></a>", "line 2, column 6: this is no well-formed XML"),
+        ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding='latin-1'"),
+        ("xliff", "", "no element found"),
+        ("html", "a\n<![<![", "line 2 has '<!\\['"),
+        ("po", "msgid ''\nx", "this is no .po file"),
+        ("po", __file__, "this is no .po file"),
+        ("srt", "a", "there are no times"),
+        ("vtt", "a --> b", "line 1 is not WEBVTT"),
+        ("doc", "", "markup is 'doc'; use one of html, xml"),
+    ],
+)
+def test_what_is_not_well_formed_is_refused(markup, text, message):
+    with pytest.raises(InputError, match=message):
+        Document(text, markup)
+
+
+@pytest.mark.parametrize(
+    "unit", ["<a ", "<a/", "<!--", "<b>a ", "{a} ", "<i>x</i> ", "&a"]
+)
+@pytest.mark.parametrize("markup", ["html", "txt"])
+def test_the_time_is_linear_in_the_text(unit, markup):
+    """Python's parser needs a minute for 32,000 characters of the first one."""
+    text = unit * (32_000 // len(unit))
+    translated(markup, text, is_aligned=False)
+
+
+@given(st.text(alphabet="<>/!-[]a=\"' &;?{}%\n"))
+def test_no_html_makes_it_fail(text):
+    for markup in ("html", "srt"):
+        try:
+            found, _ = translated(markup, f"{text}-->")
+        except InputError:
+            continue
+        assert found.count("a") == text.count("a")
