@@ -1,16 +1,20 @@
 """jaxformer serve: translations over HTTP, and a page to try them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from jaxformer.commands.flags import read_address
 from jaxformer.config.data import language_name
+from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
-from jaxformer.decoding.parts import split_tag
+from jaxformer.decoding.parts import Hypothesis, split_tag
 from jaxformer.decoding.request_queue import RequestQueue
+from jaxformer.documents.document import Document, placeholders_of
+from jaxformer.documents.placeholders import Placeholders
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.directions import directions_of
 from jaxformer.runs.open import open_translator
@@ -81,13 +85,20 @@ def run(
             origins=pages,
             keys=keys,
             languages=Languages(directions, language_name, most_probable),
-            markup=None,
+            markup=partial(_read_document, placeholders_of(this.tokenizer)),
             examples=examples_of(this.workdir.path, tag_of),
         )
         languages = data.source_language, data.target_language
         return Service(
             requests, opened, languages=languages, limits=limits, site=site
         ).run_until_stopped()
+
+
+def _read_document(
+    placeholders: Placeholders, links_of: LinksOf | None, markup: str, text: str
+) -> tuple[list[str], Callable[[Sequence[Hypothesis]], tuple[str, list[str]]]]:
+    document = Document(text, markup, placeholders)
+    return document.texts, partial(document.write, links_of=links_of)
 
 
 def _listed(given: str | None) -> list[str]:

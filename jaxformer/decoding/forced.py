@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxformer.batch import Batch
 from jaxformer.config.data import TAG
-from jaxformer.decoding.parts import one_each, require_numbers
+from jaxformer.decoding.parts import Hypothesis, one_each, require_numbers
 from jaxformer.decoding.shapes import SHORTEST_LENGTH, bucket_length
 from jaxformer.models.sequence_model import Model, Parameters, require_positions
 from jaxformer.system.errors import InputError
@@ -24,6 +24,8 @@ from jaxformer.tokens import EOS, PAD, AnyTokenizer, pad_rows
 
 Side = str | Sequence[str]  # a text, or the pieces of its parts
 Part = tuple[list[int], list[int]]  # ids of a source and of its translation
+# Links the indices of a hypothesis's `source_pieces` and `pieces`.
+LinksOf = Callable[[Hypothesis], Sequence[tuple[int, int]]]
 
 
 class PairScore(NamedTuple):

@@ -11,8 +11,10 @@ from jaxformer.documents.placeholders import PATTERNS, Placeholders
 from jaxformer.system.errors import InputError
 
 if TYPE_CHECKING:  # they import JAX, and flags name the MARKUPS
+    from jaxformer.decoding.forced import LinksOf
     from jaxformer.decoding.parts import Hypothesis
     from jaxformer.decoding.translator import Translator
+    from jaxformer.tokens import AnyTokenizer
 
 _READERS = {
     "html": read_html,
@@ -24,8 +26,6 @@ _READERS = {
     "txt": read_txt,
 }
 MARKUPS = tuple(_READERS)
-# Links the indices of a hypothesis's `source_pieces` and `pieces`.
-LinksOf = Callable[["Hypothesis"], Sequence[tuple[int, int]]]
 
 
 class Document:
@@ -53,7 +53,7 @@ class Document:
         self.texts = [each.text for each in self._parts if isinstance(each, Segment)]
 
     def write(
-        self, found: Sequence["Hypothesis"], links_of: LinksOf | None = None
+        self, found: Sequence["Hypothesis"], links_of: "LinksOf | None" = None
     ) -> tuple[str, list[str]]:
         """Return the document with a translation of each text.
 
@@ -78,6 +78,14 @@ class Document:
         return self._bom + self._join(written), messages
 
 
+def placeholders_of(
+    tokenizer: "AnyTokenizer", patterns: Sequence[str] | None = None
+) -> Placeholders:
+    """Return what stays in documents, by patterns, None: PATTERNS, and a vocabulary."""
+    pieces = {*tokenizer.pieces()} & {*tokenizer.source_pieces()}
+    return Placeholders(PATTERNS if patterns is None else patterns, pieces)
+
+
 def translate_document(
     translator: "Translator",
     text: str,
@@ -93,8 +101,7 @@ def translate_document(
     """
     from jaxformer.decoding.forced import joined_links
 
-    pieces = {*translator.tokenizer.pieces()} & {*translator.tokenizer.source_pieces()}
-    placeholders = Placeholders(PATTERNS if patterns is None else patterns, pieces)
+    placeholders = placeholders_of(translator.tokenizer, patterns)
     document = Document(text, markup, placeholders)
 
     def links_of(found: "Hypothesis") -> list[tuple[int, int]]:

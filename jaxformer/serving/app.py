@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.request_queue import SMALL_REQUEST
 from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.batching import (
@@ -35,12 +38,13 @@ from jaxformer.serving.batching import (
 from jaxformer.serving.bodies import (
     Json,
     read_attention,
+    read_documents,
     read_form,
     read_json,
     read_translate,
 )
 from jaxformer.serving.keys import Keys, RefusedError
-from jaxformer.serving.libretranslate import Languages, Markup, read_call
+from jaxformer.serving.libretranslate import Join, Languages, read_call
 from jaxformer.system.errors import InputError, NotFiniteError
 
 PAGES = {
@@ -66,14 +70,15 @@ class Site:
     Requests have to be sent to a host of LOOPBACK or of `hosts`, where "*" is any: a
     foreign page could ask a browser for a host name that leads to this server. Pages
     of `origins`, where "*" is any, may ask it. `keys` None: everybody may translate.
-    `markup` None: HTML is refused.
+    `markup` reads a document of a kind, and takes a function that finds the links
+    between the pieces of a hypothesis, or None.
     """
 
     hosts: Collection[str]
     origins: Collection[str]
     keys: Keys | None
     languages: Languages
-    markup: Markup | None
+    markup: Callable[[LinksOf | None, str, str], tuple[list[str], Join]]
     examples: Sequence[str]
 
 
@@ -151,18 +156,38 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         values, size = await self._read(request)
-        queue = self._batcher.translate
+        queue, in_thread = self._batcher.translate, asyncio.to_thread
+        markup = partial(self._site.markup, self._links_of)
         if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
-            how = self._site.languages, self._site.markup
-            call = await asyncio.to_thread(read_call, values, *how)
+            call = await in_thread(read_call, values, self._site.languages, markup)
             tag = call.direction.tag
             given = [(tag + text, "", ()) for texts, _ in call.parts for text in texts]
             found = await self._result(request, size, queue, given, call.direction)
-            return JSONResponse(call.answer([each.hypotheses for each in found]))
+            every = [each.hypotheses for each in found]
+            return JSONResponse(await in_thread(call.answer, every))
+        if "markup" in values:
+            texts, kind = read_documents(values)
+            parts = await in_thread(lambda: [markup(kind, each) for each in texts])
+            given = [(text, "", ()) for own, _ in parts for text in own]
+            left = iter(await self._result(request, size, queue, given))
+            written = []
+            for own, join in parts:
+                best = [each.hypotheses[0] for each in islice(left, len(own))]
+                document, messages = await in_thread(join, best)
+                written.append({"text": document, "messages": messages})
+            return JSONResponse({"translations": written})
         limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
         given, *how = read_translate(values, **limits)
         found = await self._result(request, size, queue, given)
         return JSONResponse({"translations": [_best(each, *how) for each in found]})
+
+    @property
+    def _links_of(self) -> LinksOf | None:
+        """What finds the links of a hypothesis, in a thread that may wait."""
+        timeout = self._limits.request_timeout
+        links = self._batcher.links
+        has_any = self._about["attention"]
+        return (lambda found: links(found).result(timeout)) if has_any else None
 
     async def _detect(self, request: Request) -> Response:
         values, _ = await self._read(request)

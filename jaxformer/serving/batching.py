@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
+from jaxformer.decoding.forced import joined_links
+from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import (
     PAIRS,
     PHRASES,
@@ -130,6 +132,23 @@ class Batcher(threading.Thread):
     def attention(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its attention. Raises as `translate`."""
         return self._pair(self._requests.translator.attention, source, target)
+
+    def links(self, found: Hypothesis) -> Future:
+        """Queue a translation; the result has the links of its pieces.
+
+        It has none with a part of more than MAX_ATTENTION_PIECES pieces.
+        """
+        translator = self._requests.translator
+        sides = found.source_pieces, found.pieces
+        (parts,) = translator.forcing.pairs(*([side] for side in sides))
+        longest = max((len(side) for part in parts for side in part), default=0)
+        is_short = longest <= MAX_ATTENTION_PIECES
+
+        def begin(future: Future) -> None:
+            maps = translator.attention_of_parts(*sides) if is_short else []
+            self._end(future, future.set_result, joined_links(maps))
+
+        return self._put(begin, sum(map(len, sides)), 0, PAIRS)
 
     def score(self, source: str, target: str) -> Future:
         """Queue one pair; the result is its `PairScore`. Raises as `translate`."""

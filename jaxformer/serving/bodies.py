@@ -19,7 +19,7 @@ def read_translate(
     `tags`, and begins each text. Returns texts, each with its prefix and phrases,
     n_best, and whether "sentences" is true. Raises InputError.
     """
-    keys = ("text", "n_best", "prefix", "phrases", "tag", "sentences")
+    keys = "text", "n_best", "prefix", "phrases", "tag", "sentences", "markup"
     values = _known(given, keys)
     if type(has_sentences := values.get("sentences", False)) is not bool:
         raise InputError('"sentences" has to be true or false')
@@ -48,6 +48,14 @@ def read_translate(
                 '"phrases" has to be a list of strings, or one such list for each text'
             )
     return list(zip(sentences, prefixes, phrases, strict=True)), n_best, has_sentences
+
+
+def read_documents(given: Json) -> tuple[list[str], str]:
+    """Read {"text": ..., "markup": "html"}; text may be a list. Raises InputError."""
+    values = _known(given, ("text", "markup"))
+    if not isinstance(values["markup"], str):
+        raise InputError('"markup" has to be a string')
+    return _strings(values, "text"), values["markup"]
 
 
 def read_attention(given: Json) -> tuple[str, str]:

@@ -7,15 +7,17 @@ are ignored, and messages of errors are LibreTranslate's.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.text_pipeline import Direction
 from jaxformer.system.errors import InputError
 
-# Turns HTML into texts to translate, and a function that puts their translations back.
-Markup = Callable[[str], tuple[list[str], Callable[[Sequence[str]], str]]]
+# Puts the translations of texts into their document; also returns what a reader of it
+# has to know.
+Join = Callable[[Sequence[Hypothesis]], tuple[str, list[str]]]
+# Finds the texts of a document of a kind such as "html". It raises InputError.
+Markup = Callable[[str, str], tuple[list[str], Join]]
 
 
 class Languages(NamedTuple):
@@ -62,7 +64,7 @@ class TranslateCall(NamedTuple):
     puts their translations together.
     """
 
-    parts: list[tuple[list[str], Callable[[Sequence[str]], str]]]
+    parts: list[tuple[list[str], Join]]
     is_list: bool
     direction: Direction
     detected: dict[str, Any] | None  # of source "auto"
@@ -74,8 +76,8 @@ class TranslateCall(NamedTuple):
         for texts, join in self.parts:
             own = list(islice(left, len(texts)))
             count = min(self.alternatives + 1, max(map(len, own), default=1))
-            ranks = [[h[min(r, len(h) - 1)].text for h in own] for r in range(count)]
-            every.append(list(dict.fromkeys(map(join, ranks))))
+            ranks = [[h[min(r, len(h) - 1)] for h in own] for r in range(count)]
+            every.append(list(dict.fromkeys(join(each)[0] for each in ranks)))
         values: dict[str, Any] = {"translatedText": [best for best, *_ in every]}
         if self.detected:
             values["detectedLanguage"] = [self.detected] * len(every)
@@ -85,7 +87,7 @@ class TranslateCall(NamedTuple):
 
 
 def read_call(
-    values: Mapping[str, Any], languages: Languages, markup: Markup | None
+    values: Mapping[str, Any], languages: Languages, markup: Markup
 ) -> TranslateCall:
     """Read q, source, target, format and alternatives. Raises InputError."""
     for name in ("q", "source", "target"):
@@ -110,16 +112,14 @@ def read_call(
     if direction is None:
         raise InputError(f"{(target if targets else source)[:40]} is not supported")
     kind = values.get("format") or "text"
-    if kind == "text":
-        markup = _plain
-    elif kind != "html" or markup is None:
+    if kind not in ("text", "html"):
         raise InputError(f"{str(kind)[:40]} format is not supported")
-    parts = [*map(markup, texts)]
+    parts = [markup(kind, each) if kind == "html" else _plain(each) for each in texts]
     return TranslateCall(parts, is_list, direction, detected, alternatives)
 
 
-def _plain(text: str) -> tuple[list[str], Callable[[Sequence[str]], str]]:
-    return [text], itemgetter(0)
+def _plain(text: str) -> tuple[list[str], Join]:
+    return [text], lambda found: (found[0].text, [])
 
 
 def _code(codes: Collection[str], given: str) -> str:

@@ -169,12 +169,31 @@ class FakeTranslator:
         if self.fault:
             raise self.fault
 
+    forcing = SimpleNamespace(
+        pairs=lambda sources, targets: [[*zip(sources, targets, strict=True)]]
+    )
+
+    def attention_of_parts(self, source, target):
+        return [self.attention(*map(" ".join, (source[:-1], target[:-1])))]
+
     def attention(self, source, target):
         self.threads.add(threading.get_ident())
         source, target = tokens(source), tokens(target)
         s, t = len(source), len(target)
         own = weights(s, s)[:ENCODER_LAYERS]
         return Attention(source, target, own, weights(t, t), weights(t, s))
+
+
+def read_markup(links_of, kind: str, text: str):
+    """A document whose texts are between "|"; its message has the links of the last."""
+    if "<" in text:
+        raise InputError("line 1: no tag")
+
+    def join(found):
+        links = links_of(found[-1])
+        return "|".join(each.text for each in found), [f"{kind} {links}"]
+
+    return text.split("|"), join
 
 
 def tokens(text: str) -> list[str]:
@@ -215,7 +234,7 @@ class Server:
         self.translator, self.later = FakeTranslator(), later
         self.translator.tags = [*tags]
         opened = listen("127.0.0.1", 0)
-        own = {"hosts": (), "origins": (), "keys": None, "markup": None}
+        own = {"hosts": (), "origins": (), "keys": None, "markup": read_markup}
         own |= {"languages": LANGUAGES, "examples": EXAMPLES, **(site or {})}
         self.address = opened.getsockname()
         self.service = Service(

@@ -15,7 +15,14 @@ from jaxformer.serving import server as server_module
 from jaxformer.serving.server import listen
 from jaxformer.system.errors import InputError
 
-from .conftest import BEAM, ENCODER_LAYERS, FakeTokenizer, reverse, weights
+from .conftest import (
+    BEAM,
+    ENCODER_LAYERS,
+    FakeTokenizer,
+    FakeTranslator,
+    reverse,
+    weights,
+)
 from .test_http import POST
 
 
@@ -61,6 +68,29 @@ def test_a_tag_begins_each_text_that_has_none(serve):
     assert_refused(twice, 400, '"text" begins with a tag already; leave out "tag"')
     other = ask("/translate", {"text": "a", "tag": ">>de<<"})
     assert_refused(other, 400, '"tag" is not in the vocabulary; use one of >>fr<<')
+
+
+def test_a_document_is_translated_as_a_whole(serve):
+    server = serve()
+    found = server.translate(["dog|runs far", "|a"], markup="po")
+    assert found.values == {
+        "translations": [
+            {"text": "god|snur raf", "messages": [f"po {links('runs far')}"]},
+            {"text": "|a", "messages": ["po [(0, 0)]"]},
+        ]
+    }
+    for more, error in (
+        ({"markup": "html", "n_best": 2}, "unknown key 'n_best'"),
+        ({"markup": 1}, '"markup" has to be a string'),
+    ):
+        reply = server.translate("dog", **more)
+        assert (reply.status, reply.values["error"][: len(error)]) == (400, error)
+    assert server.translate("<", markup="xml").values == {"error": "line 1: no tag"}
+
+
+def links(text: str) -> list[tuple[int, int]]:
+    """The links of the fake translator between the words of a text."""
+    return FakeTranslator().attention(text, reverse(text)).alignment()
 
 
 def test_attention_of_a_pair_has_all_heads_of_all_layers(serve):
