@@ -28,6 +28,7 @@ from jaxformer.evaluation import published
 from jaxformer.runs.config_files import (
     ConfigRequest,
     describe_keys,
+    folder_of,
     parse_config,
     read_config_file,
     read_record,
@@ -155,7 +156,8 @@ def refuse_early(arguments: Arguments) -> None:
     request, workdir = flags["config"], flags["workdir"]
     if not COMMANDS[mode].opens_run or (workdir and url_of(workdir)):
         return
-    record = workdir and read_record(workdir)
+    folder = workdir and COMMANDS[mode].takes_export and folder_of(workdir)
+    record = workdir and read_record(folder or workdir)
     if request.values is None and record is None:
         if (folder := request.init_from or workdir) is None or url_of(folder):
             return

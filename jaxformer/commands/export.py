@@ -16,7 +16,7 @@ from jaxformer.exports.model_card import Facts, TextScores, text_name, write_car
 from jaxformer.exports.parameters import require_exportable
 from jaxformer.models.sequence_model import Parameters, parameter_count, parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
-from jaxformer.runs.run import Run, open_run, read_parameters
+from jaxformer.runs.run import Run, open_run, read_parameters, write_exported
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, url_of
 from jaxformer.system.first import once
@@ -76,7 +76,10 @@ def run(
                     is_trained=bool(step),
                 )
                 write_card(folder, this.config, params, search, facts, kind=kind)
-            return sum(file.stat().st_size for file in folder.iterdir())
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            if format == "ctranslate2":
+                write_exported(folder, this, search)
+            return size
 
     size = once(write_all)
     return {

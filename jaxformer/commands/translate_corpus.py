@@ -19,7 +19,6 @@ from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
-from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
@@ -59,7 +58,7 @@ def run(
     for name, path in {"source": source, "output": output}.items():
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
-    this = open_run(workdir, config, models.dtype)
+    this = open_run(workdir, config, models.dtype, may_be_export=True)
     has_name = "/" in split
     this = of_split(this, split) if has_name else of_tags(this, options)
     data = this.config.data
@@ -86,10 +85,9 @@ def run(
             nonlocal written, lines
             text = measure(source)
             made_with = {
-                **text, "parameters": parameter_hash(translator.params),
+                **text, **translator.search.identity(),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
-                "dtypes": [model.dtype for model in translator.models],
                 "languages": languages, "least_log_probability": least_log_probability,
                 "choose": str(models.choose), **vars(translator.options),
             }  # fmt: skip

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from jaxformer.decoding.ctranslate2_search import CTranslate2Engine, CTranslate2Search
 from jaxformer.decoding.engine import Engine, Task
+from jaxformer.decoding.model_search import ModelSearch
 from jaxformer.decoding.parts import warn_of_copies
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.shapes import ProgramShape
@@ -47,9 +49,19 @@ class RequestQueue:
     def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:
         self.translator = translator
         self.text, output = translator.text.limited()
+        self._used = [0.0] * 3  # seconds x weight
+        self._step_seconds = [SHORT_TURN] * 3  # recent mean
+        self._compiler: Engine | None = None
+        search = translator.search
+        if isinstance(search, CTranslate2Search):  # which has nothing to compile
+            sizes = slots, min(slots, LARGE_SLOTS), 1
+            self._engines = [CTranslate2Engine(search, size) for size in sizes]
+            self._programs = [lambda: None] * PHRASES
+            return
+        assert isinstance(search, ModelSearch)
         sizes = {"source": self.text.longest, "output": output}
-        forcing, params = translator.forcing, translator.params[0]
-        make = partial(Engine, translator.programs, translator.options.batch_tokens)
+        forcing, params = search.forcing, search.params[0]
+        make = partial(Engine, search.programs, translator.options.batch_tokens)
         small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
         self._compiler = make()
         self._compiler.shapes.limit(**sizes, slots=slots)
@@ -64,8 +76,6 @@ class RequestQueue:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
             (shape,) = phrased.shapes.limit(**sizes, **few)
             self._programs.insert(PHRASES - 1, partial(phrased.compile, shape))
-        self._used = [0.0] * 3  # seconds x weight
-        self._step_seconds = [SHORT_TURN] * 3  # recent mean
 
     def compile(self) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
@@ -76,7 +86,8 @@ class RequestQueue:
         for number, compile_next in enumerate(self._programs):
             yield number, len(self._programs)
             compile_next()
-        self._compiler.clear()
+        if self._compiler is not None:
+            self._compiler.clear()
         trim()
         yield len(self._programs), len(self._programs)
 

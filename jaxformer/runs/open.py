@@ -7,6 +7,7 @@ from functools import partial
 import jax
 
 from jaxformer.config.data import DataConfig, base_language
+from jaxformer.decoding.ctranslate2_search import CTranslate2Search
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import (
     HypothesisChoice,
@@ -15,13 +16,14 @@ from jaxformer.decoding.options import (
 )
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.decoding.translator import Translator
+from jaxformer.decoding.translator import Translator, search_options
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
+from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
 
@@ -34,6 +36,8 @@ def open_translator(
     """
     keep_compiled()
     choose = open_choice(run, models, options, comet)
+    if run.export is not None:
+        return open_export(run, models, options, choose)
     members = open_members(run, models)
     params = load_parameters(run, models.checkpoint)
     return make_translator(run, params, options, members=members, choose=choose)
@@ -53,15 +57,10 @@ def make_translator(
     Raises InputError for a tag of the options that the vocabulary lacks.
     """
     rows = batch_sharding(local_mesh())
-    targets = run.config.data.target_tags
-    if targets and not options.target_tag:
-        raise InputError(
-            f"this model translates to {', '.join(targets)}; choose one by target_tag"
-        )
-    return Translator(
+    return Translator.of_models(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
-        run.tokenizer.for_target(options.target_tag),
+        _tokenizer(run, options),
         language=run.config.data.source_language,
         options=options,
         rows=rows,
@@ -69,6 +68,41 @@ def make_translator(
         choose=choose,
         needs_tag=run.needs_tag,
     )
+
+
+def open_export(
+    run: Run, models: ModelChoice, options: TranslateOptions, choose: Choose | None
+) -> Translator:
+    """Make a translator that searches with an export for CTranslate2.
+
+    Raises InputError for models and options that an export does not have.
+    """
+    for name, given in ("checkpoint", models.checkpoint), ("ensemble", models.ensemble):
+        if given:
+            raise InputError(
+                f"{name} is for runs, and {run.export} is an export, which has one "
+                "model; leave it out"
+            )
+    tokenizer = _tokenizer(run, options)
+    search = CTranslate2Search(
+        run.export,
+        tokenizer,
+        search_options(options, choose),
+        positions=run.model.longest,
+        searches=number_of_searches(local_mesh()),
+    )
+    how = {"options": options, "choose": choose, "needs_tag": run.needs_tag}
+    language = run.config.data.source_language
+    return Translator(search, tokenizer, language=language, **how)
+
+
+def _tokenizer(run: Run, options: TranslateOptions) -> AnyTokenizer:
+    targets = run.config.data.target_tags
+    if targets and not options.target_tag:
+        raise InputError(
+            f"this model translates to {', '.join(targets)}; choose one by target_tag"
+        )
+    return run.tokenizer.for_target(options.target_tag)
 
 
 def number_of_searches(mesh: jax.sharding.Mesh) -> int:
