@@ -106,7 +106,7 @@ DOORS = {
     "altair": "reports",
     "jinja2": "reports.page",
     "vl_convert": "reports.page",
-    "ctranslate2": "exports.ctranslate2",
+    "ctranslate2": "exports.ctranslate2 decoding.ctranslate2_search",
     "huggingface_hub": "exports.model_card",
     "safetensors": "exports.huggingface exports.m2m100 exports.marian",
     "yaml": "exports.marian_npz",

@@ -4,8 +4,10 @@ It differs from `jaxformer.decoding.search`:
 
 - A beam ends once the best hypothesis and 2 W hypotheses have ended, and the best W by
   our length penalty are kept.
-- Probabilities are normalised without the tokens that a rule forbids.
-- A hypothesis at its greatest length is cut, and then ended.
+- A beam normalises probabilities without the tokens that a rule forbids. Afterwards
+  its hypotheses are scored again.
+- A hypothesis at its greatest length is cut, and then ended and scored again.
+- log P leaves out PAD, UNK and BOS, which have hardly any probability.
 """
 
 from collections import deque
@@ -74,12 +76,13 @@ class CTranslate2Search:
         self._source_names, self._names = tokenizer.source_pieces(), tokenizer.pieces()
         self._ids = {name: index for index, name in enumerate(self._names)}
         beam = options.beam_size
-        # With a length penalty, rank two beams of hypotheses instead of the best one.
-        count = 1 if beam == 1 or options.alpha == 0 else 2 * beam
+        # Without a length penalty, the search ends with the best hypothesis.
+        is_one = beam == 1 or (options.alpha == 0 and options.n_best == 1)
+        count = 1 if is_one else 2 * beam
         self._how = {
             "beam_size": beam,
-            "num_hypotheses": (count := max(count, options.n_best)),
-            "patience": max(1, count / beam),
+            "num_hypotheses": count,
+            "patience": 1 if is_one else 2,
             "length_penalty": 0,  # scores are log P
             "no_repeat_ngram_size": options.no_repeat_ngram,
             "disable_unk": True,
@@ -116,8 +119,8 @@ class CTranslate2Search:
             if len(begun) > self._searches:
                 self._finish(*begun.popleft())
                 check_stop()
-        while begun:
-            self._finish(*begun.popleft())
+        for each in begun:
+            self._finish(*each)
             check_stop()
 
     def _batches(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
@@ -161,11 +164,14 @@ class CTranslate2Search:
         """Wait for a batch; report the best hypotheses of each task."""
         owners, rows, log_probabilities, partial = [], [], [], []
         for number, (task, begun) in enumerate(zip(tasks, results, strict=True)):
-            result, has_prefix = begun.result(), len(task.prefix) > task.unscored
+            result = begun.result()
+            # The search scores no prefix, and leaves out what a rule forbids.
+            has_rule = len(task.prefix) > task.unscored or task.min_length > 1
+            has_rule |= self._options.no_repeat_ngram > 0
             for pieces, score in zip(result.hypotheses, result.scores, strict=True):
                 ids = [self._ids[piece] for piece in pieces]
                 is_cut = ids[-1:] != [EOS] or len(ids) > task.max_length
-                if is_cut or has_prefix:  # the search has not scored all of its tokens
+                if is_cut or has_rule:
                     partial.append(len(rows))
                 rows.append([*ids[: task.max_length - 1], EOS] if is_cut else ids)
                 log_probabilities.append(score)
@@ -186,7 +192,7 @@ class CTranslate2Search:
     def _log_probabilities(
         self, found: Sequence[tuple[Task, list[int]]]
     ) -> list[float]:
-        """Score whole hypotheses by teacher forcing."""
+        """Score hypotheses, without their given tags, by teacher forcing."""
         scored = self._translator.score_batch(
             [self._source(task) for task, _ in found],
             [self._pieces(ids[:-1]) for _, ids in found],
