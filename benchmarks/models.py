@@ -145,7 +145,7 @@ def make_translator(
 ) -> Translator:
     """Make a translator on the local devices; `decoding` is the config's section."""
     mesh = local_mesh()
-    return Translator.of_models(
+    return Translator(
         [model], [copy_to(mesh, params)], tokenizer,
         language="en", options=TranslateOptions(**decoding),
         rows=batch_sharding(mesh), searches=number_of_searches(mesh),

@@ -88,8 +88,7 @@ class Translator:
     ) -> None:
         flags = _parse("translate", locals())
         models, options = flags["models"], flags["options"]
-        given = flags["workdir"], flags["config"], dtype
-        run = of_tags(open_run(*given, may_be_export=True), options)
+        run = of_tags(open_run(flags["workdir"], flags["config"], dtype), options)
         self.options = options.resolve(run.config)
         utility = open_utility(models)
         self._translator = open_translator(run, models, self.options, utility)

@@ -17,6 +17,7 @@ from jaxformer.commands.flags import (
     FLAGS,
     MODELS,
     REPLACED,
+    TAKE_EXPORTS,
     TRANSLATION,
     Flag,
     paths,
@@ -156,8 +157,8 @@ def refuse_early(arguments: Arguments) -> None:
     request, workdir = flags["config"], flags["workdir"]
     if not COMMANDS[mode].opens_run or (workdir and url_of(workdir)):
         return
-    folder = workdir and COMMANDS[mode].takes_export and folder_of(workdir)
-    record = workdir and read_record(folder or workdir)
+    of_run = folder_of(workdir) if workdir and mode in TAKE_EXPORTS else workdir
+    record = of_run and read_record(of_run)
     if request.values is None and record is None:
         if (folder := request.init_from or workdir) is None or url_of(folder):
             return

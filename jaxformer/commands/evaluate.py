@@ -40,7 +40,7 @@ def run(
     score.
     """
     require_text_output(output, [source, reference])
-    whole = open_run(workdir, config, models.dtype, may_be_export=True)
+    whole = open_run(workdir, config, models.dtype)
     this, text = read_text(whole, source, reference, split, options)
     if source is None:
         require_text_output(output, files_of_split(whole, split))

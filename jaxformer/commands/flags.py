@@ -53,7 +53,6 @@ class Command(NamedTuple):
     flags: tuple[str, ...]
     needs_workdir: bool = True
     opens_run: bool = True  # of the workdir, or of a config
-    takes_export: bool = False  # of CTranslate2, in place of a run
     alone: str = ""  # why several processes cannot run it, and what to do
 
 
@@ -187,7 +186,6 @@ COMMANDS = {
             *_MODELS, "comet", *TRANSLATION, "source", "output", "prefix", "phrases",
             "json", "alignment",
         ),
-        takes_export=True,
     ),
     "translate_corpus": Command(
         "Translate a text of any length into a parallel corpus; continues after a "
@@ -196,12 +194,10 @@ COMMANDS = {
             *_MODELS, *_WHOLE, "source", "output", "split", "languages",
             "least_log_probability",
         ),
-        takes_export=True,
     ),
     "evaluate": Command(
         "Translate and score a text; --output keeps the translations.",
         (*_MODELS, "comet", *_BEST, *_PAIRS, "output"),
-        takes_export=True,
     ),
     "score": Command(
         "Sum the log-probability of given translations; --reference=FILE.jsonl takes "
@@ -219,7 +215,6 @@ COMMANDS = {
             *_MODELS, *TRANSLATION, "listen", "host_names", "max_batch", "max_queue",
             "request_timeout",
         ),
-        takes_export=True,
         alone="start one server a machine, each with --num_processes=1, behind a load "
         "balancer",
     ),
@@ -253,6 +248,7 @@ COMMANDS = {
         opens_run=False,
     ),
 }  # fmt: skip
+TAKE_EXPORTS = "translate", "translate_corpus", "evaluate", "serve"  # in place of runs
 
 # Flags of the last version and of other programs, and what to use.
 REPLACED = {

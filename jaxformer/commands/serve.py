@@ -48,7 +48,7 @@ def run(
                 "without port"
             )
     with closing(open_port(host, port)) as opened:
-        whole = open_run(workdir, config, models.dtype, may_be_export=True)
+        whole = open_run(workdir, config, models.dtype)
         this = of_tags(whole, options)
         # Requests may ask for as many candidates as the beam is wide.
         n_best = options.resolve(this.config).beam_size

@@ -70,7 +70,7 @@ def run(
     Of several processes the first one reads and writes, and all translate.
     """
     require_text_output(output, [source, prefix, phrases])
-    run = of_tags(open_run(workdir, config, models.dtype, may_be_export=True), options)
+    run = of_tags(open_run(workdir, config, models.dtype), options)
     found = options.resolve(run.config)
     translator = open_translator(run, models, found, open_utility(models))
     in_json = json or alignment or translator.options.n_best > 1

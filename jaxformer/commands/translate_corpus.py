@@ -19,11 +19,13 @@ from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
-from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.models.sequence_model import parameter_hash
+from jaxformer.runs.config_files import MODEL, ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_split, of_tags, require_own_tags
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import digest
 from jaxformer.system.first import once
 from jaxformer.system.progress import progress, track
 from jaxformer.text.append_only import GrowingCorpus, grow_corpus
@@ -58,7 +60,7 @@ def run(
     for name, path in {"source": source, "output": output}.items():
         if path is None:
             raise InputError(f"--{name} is missing; give the text and a new folder")
-    this = open_run(workdir, config, models.dtype, may_be_export=True)
+    this = open_run(workdir, config, models.dtype)
     has_name = "/" in split
     this = of_split(this, split) if has_name else of_tags(this, options)
     data = this.config.data
@@ -83,11 +85,12 @@ def run(
 
         def begin() -> tuple[int, int]:
             nonlocal written, lines
-            text = measure(source)
+            text, own = measure(source), this.export and digest(this.export / MODEL)
             made_with = {
-                **text, **translator.search.identity(),
+                **text, "parameters": own or parameter_hash(translator.params),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
+                "dtypes": [model.dtype for model in translator.models],
                 "languages": languages, "least_log_probability": least_log_probability,
                 "choose": str(models.choose), **vars(translator.options),
             }  # fmt: skip

@@ -2,12 +2,11 @@
 
 It differs from `jaxformer.decoding.search`:
 
-- A beam ends once the best hypothesis and 2 W hypotheses have ended, and the best W by
-  our length penalty are kept.
-- A beam normalises probabilities without the tokens that a rule forbids. Afterwards
-  its hypotheses are scored again.
-- A hypothesis at its greatest length is cut, and then ended and scored again.
-- log P leaves out PAD, UNK and BOS, which have hardly any probability.
+- A beam ends once 2 W hypotheses and the best live one have ended. The best W by our
+  length penalty are kept.
+- Probabilities are normalised without PAD, UNK, BOS and what a rule forbids. If there
+  are rules, hypotheses are scored again afterwards.
+- A hypothesis at its greatest length is cut, then ended and scored again.
 """
 
 from collections import deque
@@ -17,19 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxformer.decoding.engine import Task, TaskQueue
+from jaxformer.decoding.engine import Task
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.search import SearchResult, length_penalty
-from jaxformer.models.sequence_model import Parameters
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError, packages_of
-from jaxformer.system.files import digest
 from jaxformer.tokens import BOS, EOS, PAD, AnyTokenizer, pad_rows
 
 if TYPE_CHECKING:
     import ctranslate2
 
-    from jaxformer.decoding.forced import TeacherForcing
+    Results = list[ctranslate2.AsyncTranslationResult]
 
 # Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
 # sources to 1,024 pieces by default and refuses sequences longer than the table.
@@ -37,23 +34,16 @@ POSITIONS = 4096
 
 
 class CTranslate2Search:
-    """The search of an export in a folder; a `jaxformer.decoding.translator.Search`.
+    """The search of an export in a folder, of which so many `searches` share the cores.
 
-    `positions` are those of the model, None for sinusoids. So many `searches` share the
-    cores. Raises InputError if the package is missing, if it cannot load the export,
-    and for samples.
+    Raises InputError if the package is missing or cannot load it, and for samples.
     """
-
-    params: Sequence[Parameters] = ()
-    forcing: "TeacherForcing | None" = None
 
     def __init__(
         self,
         folder: Path,
         tokenizer: AnyTokenizer,
         options: TranslateOptions,
-        *,
-        positions: int | None,
         searches: int,
     ) -> None:
         if options.is_sampling:
@@ -63,26 +53,24 @@ class CTranslate2Search:
             )
         with packages_of("export"):
             import ctranslate2
-        threads = {"inter_threads": searches}
-        threads["intra_threads"] = max(1, usable_cores() // searches)
+        threads = max(1, usable_cores() // searches)
+        how = {"inter_threads": searches, "intra_threads": threads}
         try:
-            self._translator = ctranslate2.Translator(str(folder), **threads)
+            self._translator = ctranslate2.Translator(str(folder), **how)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"{folder} cannot be loaded by CTranslate2 ({error}); export it again"
             ) from None
-        self.positions, self._searches = positions or POSITIONS, searches
-        self._file, self._options = folder / "model.bin", options
+        self._searches, self._options = searches, options
         self._source_names, self._names = tokenizer.source_pieces(), tokenizer.pieces()
         self._ids = {name: index for index, name in enumerate(self._names)}
         beam = options.beam_size
         # Without a length penalty, the search ends with the best hypothesis.
-        is_one = beam == 1 or (options.alpha == 0 and options.n_best == 1)
-        count = 1 if is_one else 2 * beam
+        beams = 1 if beam == 1 or (options.alpha == 0 and options.n_best == 1) else 2
         self._how = {
             "beam_size": beam,
-            "num_hypotheses": count,
-            "patience": 1 if is_one else 2,
+            "num_hypotheses": 1 if beams == 1 else 2 * beam,
+            "patience": beams,
             "length_penalty": 0,  # scores are log P
             "no_repeat_ngram_size": options.no_repeat_ngram,
             "disable_unk": True,
@@ -92,13 +80,6 @@ class CTranslate2Search:
             "return_end_token": True,
         }
 
-    def release(self) -> None:
-        """Keep the model, which is in no array of a device."""
-
-    def identity(self) -> dict[str, object]:
-        """Return the hash of the model's file."""
-        return {"parameters": digest(self._file)}
-
     def require(self, task: Task) -> None:
         """Raise InputError for a task with phrases."""
         if task.phrases:
@@ -107,9 +88,7 @@ class CTranslate2Search:
                 "that it was made from"
             )
 
-    def run(
-        self, tasks: Sequence[Task], check_stop: Callable[[], None] = lambda: None
-    ) -> None:
+    def run(self, tasks: Sequence[Task], check_stop: Callable[[], None]) -> None:
         """Pass the result of each task to its `done`; `check_stop` may raise."""
         for task in tasks:
             self.require(task)
@@ -133,9 +112,7 @@ class CTranslate2Search:
             yield tasks[:size]
             del tasks[:size]
 
-    def _begin(
-        self, tasks: Sequence[Task]
-    ) -> "list[ctranslate2.AsyncTranslationResult]":
+    def _begin(self, tasks: Sequence[Task]) -> "Results":
         # CTranslate2 counts lengths without EOS.
         most = max(task.max_length for task in tasks) - 1
         least = min(most, max(task.min_length for task in tasks) - 1)
@@ -156,11 +133,7 @@ class CTranslate2Search:
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._names[token] for token in ids]
 
-    def _finish(
-        self,
-        tasks: Sequence[Task],
-        results: "Sequence[ctranslate2.AsyncTranslationResult]",
-    ) -> None:
+    def _finish(self, tasks: Sequence[Task], results: "Results") -> None:
         """Wait for a batch; report the best hypotheses of each task."""
         owners, rows, log_probabilities, partial = [], [], [], []
         for number, (task, begun) in enumerate(zip(tasks, results, strict=True)):
@@ -178,62 +151,53 @@ class CTranslate2Search:
                 owners.append(number)
         values = np.array(log_probabilities, np.float32)
         if partial:
-            given = [(tasks[owners[index]], rows[index]) for index in partial]
-            values[partial] = self._log_probabilities(given)
+            scored = self._translator.score_batch(
+                [self._source(tasks[owners[index]]) for index in partial],
+                [self._pieces(rows[index][:-1]) for index in partial],
+                max_batch_size=self._options.batch_tokens, batch_type="tokens",
+                max_input_length=0,
+            )  # fmt: skip
+            for index, found in zip(partial, scored, strict=True):
+                given = tasks[owners[index]].unscored
+                values[index] = sum(found.log_probs[given:])
         lengths = np.array([*map(len, rows)], np.int32)
         scores = values / length_penalty(lengths, self._options)
         for number, task in enumerate(tasks):
             own = np.flatnonzero(np.array(owners) == number)
-            own = own[np.argsort(-scores[own], kind="stable")]
-            own = own[: self._options.beam_size]
+            own = own[np.argsort(-scores[own])][: self._options.beam_size]
             tokens = pad_rows([rows[index] for index in own], lengths[own].max())
             task.done(SearchResult(tokens, lengths[own], scores[own], values[own]))
 
-    def _log_probabilities(
-        self, found: Sequence[tuple[Task, list[int]]]
-    ) -> list[float]:
-        """Score hypotheses, without their given tags, by teacher forcing."""
-        scored = self._translator.score_batch(
-            [self._source(task) for task, _ in found],
-            [self._pieces(ids[:-1]) for _, ids in found],
-            max_batch_size=self._options.batch_tokens,
-            batch_type="tokens",
-            max_input_length=0,
-        )
-        each = zip(found, scored, strict=True)
-        return [sum(own.log_probs[task.unscored :]) for (task, _), own in each]
-
 
 class CTranslate2Engine:
-    """The waiting tasks of a server, which `advance` translates a few at a time.
+    """The waiting tasks of a server, of which `advance` translates at most `slots`.
 
-    It has the methods of `jaxformer.decoding.engine.Engine` that a `RequestQueue`
-    needs. A turn takes at most `slots` tasks.
+    It has the methods of `Engine` that a `RequestQueue` uses.
     """
 
     def __init__(self, search: CTranslate2Search, slots: int) -> None:
-        self._search, self._slots, self._queue = search, slots, TaskQueue()
+        self._search, self._slots = search, slots
+        self._waiting: list[Task] = []
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of waiting tasks and of tasks in flight, of which there are none.
-
-        Nothing is in flight between two calls.
-        """
-        return len(self._queue.tasks), 0
+        """The numbers of waiting tasks, and of tasks in flight: none."""
+        return len(self._waiting), 0
 
     def submit(self, task: Task) -> None:
         """Queue a task. Raises InputError for one with phrases."""
         self._search.require(task)
-        self._queue.submit(task)
+        self._waiting.append(task)
 
     def cancel(self, request: object) -> None:
         """Drop the tasks of a request."""
-        self._queue.cancel(request)
+        self._waiting = [task for task in self._waiting if task.request is not request]
 
-    def advance(self, most: int) -> None:
-        """Translate the next tasks; the number of steps is that of the search."""
-        self._search.run(self._queue.take(self._slots))
+    def advance(self, steps: int) -> None:
+        """Translate the next tasks, in as many steps as that takes."""
+        tasks = self._waiting[: self._slots]
+        del self._waiting[: self._slots]
+        self._search.run(tasks, lambda: None)
 
     def wait(self) -> None:
         """Do nothing: `advance` waits for its tasks."""

@@ -57,37 +57,6 @@ class Task(NamedTuple):
     unscored: int = 0  # tokens of the prefix that log P does not count
 
 
-class TaskQueue:
-    """Waiting tasks, of several requests that take turns.
-
-    A task's turn is the number of source tokens before it in its own request, plus the
-    turn in progress when the request was submitted. Turns advance with the work done,
-    so later requests cannot delay a task for ever.
-    """
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []  # by turn
-        self._turn = 0.0  # source tokens that each request has started by turns
-
-    def submit(self, task: Task) -> None:
-        """Queue a task at its turn."""
-        task = task._replace(turn=self._turn + task.turn)
-        bisect.insort(self.tasks, task, key=operator.attrgetter("turn"))
-
-    def take(self, count: int) -> list[Task]:
-        """Remove and return the first `count` tasks, which start."""
-        tasks = self.tasks[:count]
-        started = sum(len(task.source) for task in tasks)
-        self._turn += started / max(1, len(self.tasks))
-        self._turn = max([self._turn, *(task.turn for task in tasks)])
-        del self.tasks[:count]
-        return tasks
-
-    def cancel(self, request: object) -> None:
-        """Drop the tasks of a request."""
-        self.tasks = [task for task in self.tasks if task.request is not request]
-
-
 class Engine:
     """Slots, the tasks in them, and the waiting tasks.
 
@@ -109,7 +78,8 @@ class Engine:
 
     def clear(self) -> None:
         """Drop all tasks, waiting or in flight."""
-        self._queue = TaskQueue()
+        self._waiting: list[Task] = []  # by turn
+        self._turn = 0.0  # source tokens that each request has started by turns
         self._tasks: dict[int, Task] = {}  # by slot
         self._state: SearchState | None = None
         self._shape = ProgramShape(0, 0, 0)
@@ -119,18 +89,25 @@ class Engine:
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of waiting tasks and of tasks in flight."""
-        return len(self._queue.tasks), len(self._tasks)
+        return len(self._waiting), len(self._tasks)
 
     def submit(self, task: Task) -> None:
-        """Queue a task for a slot, as in `TaskQueue`."""
-        self._queue.submit(task)
+        """Queue a task for a slot.
+
+        Tasks start in the order of their turns. A task's turn is the number of source
+        tokens before it in its own request, plus the turn in progress when the request
+        was submitted. Turns advance with the work done, so later requests cannot delay
+        a task for ever.
+        """
+        task = task._replace(turn=self._turn + task.turn)
+        bisect.insort(self._waiting, task, key=operator.attrgetter("turn"))
 
     def cancel(self, request: object) -> None:
         """Drop the tasks of a request, waiting or in flight.
 
         Their slots are free at once; nothing reads what these rows still compute.
         """
-        self._queue.cancel(request)
+        self._waiting = [task for task in self._waiting if task.request is not request]
         for slot in [k for k, task in self._tasks.items() if task.request is request]:
             del self._tasks[slot]
 
@@ -163,7 +140,7 @@ class Engine:
             self._launch(most)
         for done, found in finished:
             done(found)
-        return bool(self._tasks or self._queue.tasks)
+        return bool(self._tasks or self._waiting)
 
     def wait(self) -> None:
         """Wait for the running program."""
@@ -182,9 +159,13 @@ class Engine:
     def _refill(self) -> None:
         """Give free slots to waiting tasks once there are enough of both."""
         count = self._number_that_fits()
-        if self._tasks and count < min(len(self._queue.tasks), self._portion):
+        if self._tasks and count < min(len(self._waiting), self._portion):
             count = 0
-        tasks = self._queue.take(count)
+        tasks = self._waiting[:count]
+        started = sum(len(task.source) for task in tasks)
+        self._turn += started / max(1, len(self._waiting))
+        self._turn = max([self._turn, *(task.turn for task in tasks)])
+        del self._waiting[:count]
         if self._tasks:
             self._fit(tasks)
             free = sorted({*range(self._shape.slots)} - {*self._tasks})
@@ -222,12 +203,12 @@ class Engine:
         """Count the next waiting tasks that fit beside those in flight."""
         source = max((len(task.source) for task in self._tasks.values()), default=1)
         prefix = 0
-        for count, task in enumerate(self._queue.tasks):
+        for count, task in enumerate(self._waiting):
             source = max(source, len(task.source))
             prefix = max(prefix, len(task.prefix))
             if len(self._tasks) + count >= self.shapes.room(source, prefix):
                 return count
-        return len(self._queue.tasks)
+        return len(self._waiting)
 
     def _fit(self, group: Sequence[Task]) -> None:
         """Grow the shape for a new group, or shrink it if it is far too large."""
@@ -235,7 +216,7 @@ class Engine:
         too_large = zip(map(operator.lt, new, old), self._too_large, strict=True)
         ages = ProgramShape(*(age + 1 if is_less else 0 for is_less, age in too_large))
         self._too_large = ages
-        new = self.shapes.fitted(old, new, ages, len(self._queue.tasks))
+        new = self.shapes.fitted(old, new, ages, len(self._waiting))
         while new != self._shape:
             self._resize(self.shapes.next(self._shape, new))
 
@@ -258,7 +239,7 @@ class Engine:
             for task, age in zip(tasks, ages, strict=True)
         )
         source = max(len(task.source) for task in tasks)
-        count = len(tasks) + len(self._queue.tasks)
+        count = len(tasks) + len(self._waiting)
         needed = max(len(tasks), min(count, self.shapes.room(source, ring)))
         return self.shapes.smallest(needed, source, ring)
 
@@ -290,7 +271,7 @@ class Engine:
         shape, live = self._shape, len(self._tasks)
         steps = min(shape.ring - max(self._ages()), most or shape.ring)
         until_done = shape.slots
-        if self._queue.tasks:
+        if self._waiting:
             until_done = min(until_done, until_done - live + self._portion)
         elif live > shape.slots // 4:  # stop when there can be fewer slots
             until_done -= shape.slots // 4

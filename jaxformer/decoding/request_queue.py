@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from jaxformer.decoding.ctranslate2_search import CTranslate2Engine, CTranslate2Search
+from jaxformer.decoding.ctranslate2_search import CTranslate2Engine
 from jaxformer.decoding.engine import Engine, Task
-from jaxformer.decoding.model_search import ModelSearch
 from jaxformer.decoding.parts import warn_of_copies
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.shapes import ProgramShape
@@ -52,16 +51,14 @@ class RequestQueue:
         self._used = [0.0] * 3  # seconds x weight
         self._step_seconds = [SHORT_TURN] * 3  # recent mean
         self._compiler: Engine | None = None
-        search = translator.search
-        if isinstance(search, CTranslate2Search):  # which has nothing to compile
-            sizes = slots, min(slots, LARGE_SLOTS), 1
-            self._engines = [CTranslate2Engine(search, size) for size in sizes]
+        if (export := translator.export) is not None:  # it has nothing to compile
+            sizes = slots, min(slots, LARGE_SLOTS), PHRASE_SLOTS
+            self._engines = [CTranslate2Engine(export, size) for size in sizes]
             self._programs = [lambda: None] * PHRASES
             return
-        assert isinstance(search, ModelSearch)
         sizes = {"source": self.text.longest, "output": output}
-        forcing, params = search.forcing, search.params[0]
-        make = partial(Engine, search.programs, translator.options.batch_tokens)
+        forcing, params = translator.forcing, translator.params[0]
+        make = partial(Engine, translator.programs, translator.options.batch_tokens)
         small, large, phrased = self._engines = make(), make(), make(with_phrases=True)
         self._compiler = make()
         self._compiler.shapes.limit(**sizes, slots=slots)

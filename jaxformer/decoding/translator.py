@@ -1,19 +1,20 @@
 """Translate sentences: the search of section 6.1 around a trained model."""
 
 import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
 
 import jax
 
 from jaxformer.decoding import parts
-from jaxformer.decoding.engine import Task
+from jaxformer.decoding.ctranslate2_search import POSITIONS, CTranslate2Search
+from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
-from jaxformer.decoding.model_search import ModelSearch
 from jaxformer.decoding.options import TranslateOptions
+from jaxformer.decoding.slots import Scorer, SlotPrograms
 from jaxformer.decoding.text_pipeline import (
     NumberedText,
     OfParts,
@@ -25,53 +26,20 @@ from jaxformer.system.errors import InputError
 from jaxformer.tokens import AnyTokenizer
 
 
-class Search(Protocol):
-    """What finds translations: a `ModelSearch`, or that of an export."""
-
-    positions: int | None  # that a source or a translation may have; None: any number
-    params: Sequence[Parameters]  # of an ensemble, mostly one; of an export none
-    forcing: TeacherForcing | None  # an export has none
-
-    def run(self, tasks: Sequence[Task], check_stop: Callable[[], None]) -> None:
-        """Pass the result of each task to its `done`; `check_stop` may raise."""
-
-    def release(self) -> None:
-        """Drop all arrays on the devices; `params` must be set before the next call."""
-
-    def identity(self) -> dict[str, object]:
-        """Return what tells these parameters from others, as JSON can hold it."""
-
-
 class Translator:
-    """A search with a tokeniser, ready to translate.
+    """A model, or an ensemble, with its tokeniser, ready to translate.
 
-    It has a text pipeline, `text`, and a `search`. `language`, `choose` and `needs_tag`
-    are as for `TextPipeline`. Not thread safe.
+    It has a text pipeline, `text`, the `programs` of a search, and the scorer of given
+    translations, `forcing`. `models` and `params` are the members of an ensemble,
+    mostly one. `language`, `choose` and `needs_tag` are as for `TextPipeline`. `rows`
+    shards the rows of a batch over devices of this process. Up to `searches` searches
+    share the sentences, each in a thread of its own. A model in the folder `export`, of
+    CTranslate2, searches in place of `models`: there are no `params`, `programs` and
+    `forcing` then. Not thread safe.
     """
 
     def __init__(
         self,
-        search: Search,
-        tokenizer: AnyTokenizer,
-        *,
-        language: str,
-        options: TranslateOptions,
-        choose: parts.Choose | None = None,
-        needs_tag: bool = True,
-    ) -> None:
-        self.search, self.tokenizer, self.options = search, tokenizer, options
-        self.text = TextPipeline(
-            tokenizer,
-            options,
-            language=language,
-            positions=search.positions or math.inf,
-            choose=choose,
-            needs_tag=needs_tag,
-        )
-
-    @classmethod
-    def of_models(
-        cls,
         models: Sequence[Model],
         params: Sequence[Parameters],
         tokenizer: AnyTokenizer,
@@ -82,22 +50,43 @@ class Translator:
         searches: int = 1,
         choose: parts.Choose | None = None,
         needs_tag: bool = True,
-    ) -> "Translator":
-        """Make the translator of a model or an ensemble; see `ModelSearch`."""
-        own = search_options(options, choose)
-        how = {"rows": rows, "searches": searches}
-        search = ModelSearch(models, params, tokenizer, own, **how)
-        how = {"language": language, "choose": choose, "needs_tag": needs_tag}
-        return cls(search, tokenizer, options=options, **how)
+        export: Path | None = None,
+    ) -> None:
+        self.models, self.tokenizer, self.options = models, tokenizer, options
+        positions = [model.longest for model in models if model.longest]
+        positions += [POSITIONS] if export else []
+        self.text = TextPipeline(
+            tokenizer,
+            options,
+            language=language,
+            positions=min(positions, default=math.inf),
+            choose=choose,
+            needs_tag=needs_tag,
+        )
+        if choose:  # among the whole beam
+            options = dataclasses.replace(options, n_best=options.beam_size)
+        self.export: CTranslate2Search | None = None
+        self.forcing: TeacherForcing | None = None
+        if export:
+            self.export = CTranslate2Search(export, tokenizer, options, searches)
+            self._run, self._params = self.export.run, ()
+            return
+        scorer, tokens = Scorer(models), options.batch_tokens
+        self._weights = jax.jit(scorer.weights)
+        self.programs = SlotPrograms(scorer, options, rows)
+        sizes = {"batch_tokens": tokens, "searches": searches}
+        self._run = functools.partial(run_tasks, self.programs, **sizes)
+        self.forcing = TeacherForcing(models[0], tokenizer, batch_tokens=tokens)
+        self.params = params
 
     @property
     def params(self) -> Sequence[Parameters]:
         """The members' parameters; they may be replaced between two calls."""
-        return self.search.params
+        return self._params
 
     @params.setter
     def params(self, params: Sequence[Parameters]) -> None:
-        self.search.params = params
+        self._params, self.programs.weights = params, self._weights(params)
 
     @property
     def longest(self) -> int | None:
@@ -106,7 +95,7 @@ class Translator:
 
     def release(self) -> None:
         """Drop all arrays on the devices; `params` must be set before the next call."""
-        self.search.release()
+        self._params = self.programs.weights = None
 
     def __call__(self, sentences: str | Sequence[str]) -> str | list[str]:
         """Return the best translation of a text, or of each of several."""
@@ -158,7 +147,7 @@ class Translator:
         for number, text in texts:
             done = functools.partial(keep, number)
             tasks += self.text.reporting(text.tasks, done)
-        self.search.run(tasks, check_stop)
+        self._run(tasks, check_stop=check_stop)
         every = [found[number] for number, _ in texts]
         results = self.text.results([text for _, text in texts], every)
         own = zip(texts, results, strict=True)
@@ -176,17 +165,16 @@ class Translator:
     @property
     def has_attention(self) -> bool:
         """Whether the model has attention to show."""
-        forcing = self.search.forcing
-        return forcing is not None and forcing.has_attention(self.params[0])
+        return not self.export and self.forcing.has_attention(self.params[0])
 
     @property
-    def _forcing(self) -> TeacherForcing:
-        if self.search.forcing is None:
+    def _scorer(self) -> TeacherForcing:
+        if self.forcing is None:
             raise InputError(
                 "an export has no attention, and no scores of given translations; use "
                 "the run that it was made from"
             )
-        return self.search.forcing
+        return self.forcing
 
     def score(
         self, sources: Sequence[Side], targets: Sequence[Side]
@@ -197,13 +185,13 @@ class Translator:
         for pieces that do not fit.
         """
         sources = [*map(self._tagged, sources)]
-        found = self._forcing.score(self.params[0], sources, targets)
+        found = self._scorer.score(self.params[0], sources, targets)
         parts.require_numbers([each.log_probability for each in found])
         return found
 
     def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
         """Raise InputError for a pair that `attention` and `score` cannot take."""
-        self._forcing.pairs([*map(self._tagged, sources)], targets)
+        self._scorer.pairs([*map(self._tagged, sources)], targets)
 
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of one pair. Raises InputError for several parts.
@@ -220,14 +208,7 @@ class Translator:
 
     def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
         """Return the attention maps of each part of a pair."""
-        return self._forcing.attention(self.params[0], self._tagged(source), target)
+        return self._scorer.attention(self.params[0], self._tagged(source), target)
 
     def _tagged(self, side: Side) -> Side:
         return self.text.tagged(side) if isinstance(side, str) else side
-
-
-def search_options(
-    options: TranslateOptions, choose: parts.Choose | None
-) -> TranslateOptions:
-    """Return the options of a search: `choose` chooses among the whole beam."""
-    return replace(options, n_best=options.beam_size) if choose else options

@@ -33,7 +33,7 @@ from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_her
 logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # programs to compile where rows are not packed
-LOSSES = "loss", "nll", "ppl", "accuracy"  # what is averaged over tokens
+NO_LOSS = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
 
 
@@ -177,10 +177,8 @@ class Evaluator:
         self._make_translator, self._check_stop = make_translator, check_stop
         self.translator: Translator | None = None  # created by the first call
 
-    def translate(
-        self, params: Parameters | None, sentences: Sequence[str]
-    ) -> list[str]:
-        """Translate with parameters on the local devices; None: the translator's."""
+    def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
+        """Translate with parameters on the local devices; None: with the same."""
         # Training's mesh may have other devices; the translator shards its own rows.
         with on_mesh(local_mesh(), rules=()):
             if self.translator is None:
@@ -195,19 +193,17 @@ class Evaluator:
         if self.translator is not None:
             self.translator.release()
 
-    def __call__(self, params: Parameters | None, *, under_all: bool) -> Evaluation:
+    def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
         """Translate and score the text; `under_all` adds BLEU under every scorer.
 
-        Without `params` the translator's are used, and there is no loss.
+        None: there is no loss, and the translator's parameters stay.
         """
         translations = self.translate(params, self.text.sources)
         pair = (translations, self.text.references)
         source, target = self._data.source_language, self._data.target_language
         scores = corpus_scores(*pair, source_language=source, target_language=target)
         bleus = every_bleu(*pair, target_language=target) if under_all else []
-        sums = dict.fromkeys(LOSSES)
-        if params is not None:
-            sums = averages(self._score_pairs(params))
+        sums = NO_LOSS if params is None else averages(self._score_pairs(params))
         return Evaluation(translations, {**sums, **scores._asdict()}, bleus)
 
 

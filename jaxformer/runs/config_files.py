@@ -18,12 +18,12 @@ from jaxformer.config.sections import Config
 from jaxformer.config.settings import Section, kind_of, read_value, require_names
 from jaxformer.models.architectures import config_type, require_own_keys
 from jaxformer.system.errors import InputError, did_you_mean
-from jaxformer.system.files import entries, file_name, near_path, write_atomically
+from jaxformer.system.files import entries, file_name, near_path
 
 Values = dict[str, dict[str, Any]]  # by section and key
 RECORD = "config.json"
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
-EXPORTED = "run"  # the folder of an export that opens it as a run
+MODEL, EXPORTED = "model.bin", "run"  # in a folder of CTranslate2, and of our exports
 _OF_EXPORTS = "model_type", "unk_token"  # keys of Hugging Face and of CTranslate2
 
 
@@ -207,22 +207,14 @@ def folder_of(path: Path) -> Path:
 
     Raises InputError for a model of CTranslate2 without it.
     """
-    if not (path / "model.bin").is_file():
+    if not (path / MODEL).is_file():
         return path
     if not (path / EXPORTED / RECORD).is_file():
         raise InputError(
-            f"{path} is a model of CTranslate2 without the folder {EXPORTED}/ that "
-            "jaxformer export --format=ctranslate2 writes; export the run again"
+            f"{path} is a model of CTranslate2 without the folder {EXPORTED}/, which "
+            "jaxformer export writes; export the run again"
         )
     return path / EXPORTED
-
-
-def write_record(folder: Path, record: Record) -> None:
-    """Write the record of a run, and a hash of it, into its folder."""
-    values = {**record._asdict(), "config": record.config.as_dict()}
-    values["sha256"] = hash_of(values)
-    content = json.dumps(values, indent=2, sort_keys=True)
-    write_atomically(folder / RECORD, f"{content}\n")
 
 
 def read_record(folder: Path) -> Record | None:

@@ -7,7 +7,6 @@ from functools import partial
 import jax
 
 from jaxformer.config.data import DataConfig, base_language
-from jaxformer.decoding.ctranslate2_search import CTranslate2Search
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.options import (
     HypothesisChoice,
@@ -16,14 +15,13 @@ from jaxformer.decoding.options import (
 )
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
-from jaxformer.decoding.translator import Translator, search_options
+from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.comet_scores import Comet
 from jaxformer.evaluation.minimum_bayes_risk import by_utility
 from jaxformer.models.sequence_model import Parameters
 from jaxformer.runs.run import Run, keep_compiled, load_parameters, open_run
 from jaxformer.system.cores import usable_cores
 from jaxformer.system.errors import InputError
-from jaxformer.tokens import AnyTokenizer
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
 
@@ -37,7 +35,13 @@ def open_translator(
     keep_compiled()
     choose = open_choice(run, models, options, comet)
     if run.export is not None:
-        return open_export(run, models, options, choose)
+        for name in ("checkpoint", "ensemble", "dtype"):
+            if getattr(models, name):
+                raise InputError(
+                    f"{name} is for runs, and {run.export} is an export, which has one "
+                    "model of one type; leave it out"
+                )
+        return make_translator(run, None, options, choose=choose)
     members = open_members(run, models)
     params = load_parameters(run, models.checkpoint)
     return make_translator(run, params, options, members=members, choose=choose)
@@ -53,56 +57,28 @@ def make_translator(
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
-    `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
+    Those of an export are None. `members` complete an ensemble. `choose` chooses among
+    the hypotheses of a part.
     Raises InputError for a tag of the options that the vocabulary lacks.
     """
     rows = batch_sharding(local_mesh())
-    return Translator.of_models(
+    targets = run.config.data.target_tags
+    if targets and not options.target_tag:
+        raise InputError(
+            f"this model translates to {', '.join(targets)}; choose one by target_tag"
+        )
+    return Translator(
         [run.model, *(member.model for member, _ in members)],
         [params, *(theirs for _, theirs in members)],
-        _tokenizer(run, options),
+        run.tokenizer.for_target(options.target_tag),
         language=run.config.data.source_language,
         options=options,
         rows=rows,
         searches=number_of_searches(rows.mesh),
         choose=choose,
         needs_tag=run.needs_tag,
+        export=run.export,
     )
-
-
-def open_export(
-    run: Run, models: ModelChoice, options: TranslateOptions, choose: Choose | None
-) -> Translator:
-    """Make a translator that searches with an export for CTranslate2.
-
-    Raises InputError for models and options that an export does not have.
-    """
-    for name, given in ("checkpoint", models.checkpoint), ("ensemble", models.ensemble):
-        if given:
-            raise InputError(
-                f"{name} is for runs, and {run.export} is an export, which has one "
-                "model; leave it out"
-            )
-    tokenizer = _tokenizer(run, options)
-    search = CTranslate2Search(
-        run.export,
-        tokenizer,
-        search_options(options, choose),
-        positions=run.model.longest,
-        searches=number_of_searches(local_mesh()),
-    )
-    how = {"options": options, "choose": choose, "needs_tag": run.needs_tag}
-    language = run.config.data.source_language
-    return Translator(search, tokenizer, language=language, **how)
-
-
-def _tokenizer(run: Run, options: TranslateOptions) -> AnyTokenizer:
-    targets = run.config.data.target_tags
-    if targets and not options.target_tag:
-        raise InputError(
-            f"this model translates to {', '.join(targets)}; choose one by target_tag"
-        )
-    return run.tokenizer.for_target(options.target_tag)
 
 
 def number_of_searches(mesh: jax.sharding.Mesh) -> int:

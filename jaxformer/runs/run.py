@@ -13,24 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.config.sections import Config, DecodingConfig
+from jaxformer.config.sections import Config
 from jaxformer.corpus.mixture import Mixture, Weighted, make_mixture
 from jaxformer.corpus.plan import Plan, Shape, make_plan
 from jaxformer.corpus.prepared import PreparedCorpus
 from jaxformer.corpus.subwords import Subwords
 from jaxformer.decoding.fastest_dtype import fastest_dtype
-from jaxformer.decoding.options import TranslateOptions
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
-from jaxformer.runs.config_files import (
-    EXPORTED,
-    RECORDED,
-    ConfigRequest,
-    Record,
-    folder_of,
-    write_record,
-)
+from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record, folder_of
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.compiled_cache import open_cache
 from jaxformer.system.errors import InputError, counted
@@ -127,24 +119,22 @@ def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> 
 
 
 def open_run(
-    workdir: Path,
-    request: ConfigRequest = RECORDED,
-    dtype: str | None = None,
-    *,
-    may_be_export: bool = False,
+    workdir: Path, request: ConfigRequest = RECORDED, dtype: str | None = None
 ) -> Run:
-    """Open the folder of a run or, if `may_be_export`, of an export for CTranslate2.
+    """Open the folder of a run, or of an export for CTranslate2.
 
     Raises InputError if something in it is missing, and if `request` names other paths
     of the text and another text is there. `dtype` replaces `model.dtype`; "auto" is the
     type that is fastest here.
     """
-    if may_be_export and folder_of(workdir) != workdir:
-        return _open_export(workdir, request, dtype)
-    folder = Workdir(workdir)
+    export = None if (own := folder_of(workdir)) == workdir else workdir
+    folder = Workdir(own)
     record = folder.read_record()
     config, tokenizer = folder.resolve(request, record), folder.read_tokenizer(record)
     config.require_scores()
+    if export is not None:
+        folder.require_same_run(config, record)
+        return _make_run(folder, config, tokenizer, record)._replace(export=export)
     if folder.corpus.exists() and config.data.paths != record.config.data.paths:
         from jaxformer.corpus.survey import require_same_text
 
@@ -157,30 +147,6 @@ def open_run(
         model = dataclasses.replace(config.model, dtype=dtype)
         config = dataclasses.replace(config, model=model)
     return _make_run(folder, config, tokenizer, record)
-
-
-def _open_export(workdir: Path, request: ConfigRequest, dtype: str | None) -> Run:
-    if dtype is not None:
-        raise InputError(
-            f"dtype={dtype} is for runs, and {workdir} is an export, whose weights "
-            "have the type of its --quantization; leave it out"
-        )
-    run = open_run(folder_of(workdir), request)
-    run.workdir.require_same_run(run.config, run.record)
-    return run._replace(export=workdir)
-
-
-def write_exported(folder: Path, run: Run, options: TranslateOptions) -> None:
-    """Write into an export what `open_run` needs: the config and the tokeniser.
-
-    The config has the `options` of the search that are keys of the config.
-    """
-    decoding = {key: getattr(options, key) for key in vars(run.config.decoding)}
-    config = dataclasses.replace(run.config, decoding=DecodingConfig(**decoding))
-    own = Workdir(folder / EXPORTED)
-    own.path.mkdir()
-    write_record(own.path, run.record._replace(config=config, text=None))
-    own.tokenizer_file.write_bytes(run.tokenizer.content)
 
 
 def _make_run(
@@ -286,6 +252,11 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     Raises InputError for parameters that cannot be read, and for any other word.
     """
     path, training = run.workdir.path, run.config.training
+    if run.export is not None:
+        raise InputError(
+            f"{run.export} is an export, which has no checkpoints; give the run that "
+            "it was made from"
+        )
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {path}; train it first")
     logger.info("reading parameters of %s", path)

@@ -12,6 +12,7 @@ The folder needs nothing outside itself. Files of another run are refused, and s
 links, pipes and devices in place of files.
 """
 
+import json
 import re
 import secrets
 from collections.abc import Iterator
@@ -31,11 +32,10 @@ from jaxformer.runs.config_files import (
     parse_config,
     read_record,
     required_record,
-    write_record,
 )
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import entries, links_among, owned, url_of
+from jaxformer.system.files import entries, links_among, owned, url_of, write_atomically
 from jaxformer.system.mirror import LOCAL
 from jaxformer.text.given_tokenizer import (
     are_files,
@@ -192,8 +192,11 @@ class Workdir:
             name,
             imported,
         )
+        values = {**record._asdict(), "config": config.as_dict()}
+        values["sha256"] = hash_of(values)
         if record != before:
-            write_record(self.path, record)
+            content = json.dumps(values, indent=2, sort_keys=True)
+            write_atomically(self.config_file, f"{content}\n")
         return record
 
     def resolve(self, request: ConfigRequest, record: Record | None) -> Config:

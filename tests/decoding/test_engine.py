@@ -308,7 +308,7 @@ def test_limited_shapes_change_no_result():
 def test_a_shape_shrinks_when_only_its_sources_are_too_long(monkeypatch):
     engine = engine_of(SEARCHES["beam"])
     engine._shape, short = shapes.ProgramShape(1, 32, 64), shapes.ProgramShape(1, 8, 64)
-    engine._queue.tasks = [None] * 4 * shapes.REPAID_AFTER
+    engine._waiting = [None] * 4 * shapes.REPAID_AFTER
     monkeypatch.setattr(engine, "_needed_shape", lambda group: short)
     monkeypatch.setattr(engine, "_resize", lambda new: setattr(engine, "_shape", new))
     for _ in range(shapes.SHRINK_AFTER - 1):

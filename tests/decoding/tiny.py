@@ -117,4 +117,4 @@ def open_translator(
     how = {"language": "en", "options": options, "choose": choose}
     how["rows"] = rows or batch_sharding(mesh_of((1, 1, 1)))
     how["searches"] = searches
-    return Translator.of_models(models, params, Numbers(), **how)
+    return Translator(models, params, Numbers(), **how)

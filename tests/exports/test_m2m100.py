@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.models import one_device
 from jaxformer.batch import shift_right
-from jaxformer.decoding.ctranslate2_search import CTranslate2Search
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.decoding.translator import Translator
 from jaxformer.exports.ctranslate2 import write_ctranslate2
@@ -135,10 +134,8 @@ def test_ctranslate2_translates_alike(published, tmp_path):
     tags = {"tag": published.source, "target_tag": published.target}
     options = dataclasses.replace(SEARCH, alpha=0.0, no_repeat_ngram=0, **tags)
     ours = translator_of(published, options)
-    search = CTranslate2Search(
-        tmp_path, ours.tokenizer, options, positions=ours.longest, searches=1
-    )
-    theirs = Translator(search, ours.tokenizer, language="en", options=options)
+    how = {"language": "en", "options": options, "rows": batch_sharding(one_device())}
+    theirs = Translator([published.model], [], ours.tokenizer, **how, export=tmp_path)
     lines = SOURCES[2:] * 2
     prefixes = [["", line.split()[-1]][n % 2] for n, line in enumerate(lines)]
     found = (each.translate(lines, prefixes=prefixes) for each in (ours, theirs))

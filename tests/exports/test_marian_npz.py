@@ -46,7 +46,7 @@ class Imported:
         self.tokenizer, self.model = packed_tokenizer(self.ours), model_of(self.ours)
 
     def translator(self, options=SEARCH):
-        return Translator.of_models(
+        return Translator(
             [self.model], [self.ours.params], self.tokenizer, language="en",
             options=options, rows=batch_sharding(one_device()), searches=1, choose=None,
             needs_tag=False,

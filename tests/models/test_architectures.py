@@ -143,7 +143,7 @@ def test_continuous_batching_finds_what_a_plain_search_finds(
     members = [(model, params_of(model, 0))]
     members += [(other, params_of(other, 3)) for other in others]
     models, params = zip(*members, strict=True)
-    translator = Translator.of_models(
+    translator = Translator(
         models,
         params,
         Numbers(),
