@@ -93,7 +93,7 @@ SEARCH = TranslateOptions(
 
 
 def translator_of(published, options):
-    return Translator.of_models(
+    return Translator(
         [published.model], [published.ours.params], published.tokenizer,
         language="en", options=options, rows=batch_sharding(one_device()),
         searches=1, choose=None, needs_tag=True,
