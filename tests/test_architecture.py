@@ -108,7 +108,7 @@ DOORS = {
     "jinja2": "reports.page",
     "polib": "documents.lines",
     "vl_convert": "reports.page",
-    "ctranslate2": "exports.ctranslate2",
+    "ctranslate2": "exports.ctranslate2 decoding.ctranslate2_search",
     "huggingface_hub": "exports.model_card",
     "safetensors": "exports.huggingface exports.m2m100 exports.marian",
     "yaml": "exports.marian_npz",

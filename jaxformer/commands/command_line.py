@@ -17,6 +17,7 @@ from jaxformer.commands.flags import (
     FLAGS,
     MODELS,
     REPLACED,
+    TAKE_EXPORTS,
     TRANSLATION,
     Flag,
     paths,
@@ -28,6 +29,7 @@ from jaxformer.evaluation import published
 from jaxformer.runs.config_files import (
     ConfigRequest,
     describe_keys,
+    folder_of,
     parse_config,
     read_config_file,
     read_record,
@@ -161,7 +163,8 @@ def refuse_early(arguments: Arguments) -> None:
     request, workdir = flags["config"], flags["workdir"]
     if not COMMANDS[mode].opens_run or (workdir and url_of(workdir)):
         return
-    record = workdir and read_record(workdir)
+    of_run = folder_of(workdir) if workdir and mode in TAKE_EXPORTS else workdir
+    record = of_run and read_record(of_run)
     if request.values is None and record is None:
         if (folder := request.init_from or workdir) is None or url_of(folder):
             return

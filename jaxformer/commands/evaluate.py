@@ -38,7 +38,8 @@ def run(
 ) -> dict:
     """Return BLEU, chrF, NLL and perplexity; `output` gets a translation per line.
 
-    An ensemble has neither NLL nor perplexity. A COMET checkpoint adds its score.
+    Ensembles and exports have neither NLL nor perplexity. A COMET checkpoint adds its
+    score.
     """
     languages = {"source_language": source_language, "target_language": target_language}
     of_run = {
@@ -86,9 +87,7 @@ def evaluate(
     evaluator = Evaluator(
         run.model, run.config, text, pairs, lambda _: translator, is_tagged=is_tagged
     )
-    done = evaluator(translator.params[0], under_all=True)
-    if models.ensemble:  # the loss is that of the first model
-        no_loss = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
-        done = done._replace(scores=done.scores | no_loss)
+    params = translator.params[0] if len(translator.params) == 1 else None
+    done = evaluator(params, under_all=True)
     logger.info("%s", done)
     return done, translator

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from jaxformer.exports.marian_npz import export_npz
 from jaxformer.exports.model_card import Facts, TextScores, text_name, write_card
 from jaxformer.exports.parameters import require_exportable
 from jaxformer.models.sequence_model import Parameters, parameter_count, parameter_hash
-from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.config_files import EXPORTED, ConfigRequest
 from jaxformer.runs.run import Run, open_run, read_parameters
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import new_folder, url_of
@@ -76,7 +77,12 @@ def run(
                     is_trained=bool(step),
                 )
                 write_card(folder, this.config, params, search, facts, kind=kind)
-            return sum(file.stat().st_size for file in folder.iterdir())
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            if format == "ctranslate2":  # which jaxformer can open in place of the run
+                (folder / EXPORTED).mkdir()
+                for file in this.workdir.config_file, this.workdir.tokenizer_file:
+                    shutil.copy(file, folder / EXPORTED)
+            return size
 
     size = once(write_all)
     return {

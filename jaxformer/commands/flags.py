@@ -282,6 +282,7 @@ COMMANDS = {
         opens_run=False,
     ),
 }  # fmt: skip
+TAKE_EXPORTS = "translate", "translate_corpus", "evaluate", "serve"  # in place of runs
 
 # Flags of the last version and of other programs, and what to use.
 REPLACED = {

@@ -20,11 +20,12 @@ from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.translator import Translator
 from jaxformer.models.sequence_model import parameter_hash
-from jaxformer.runs.config_files import ConfigRequest
+from jaxformer.runs.config_files import MODEL, ConfigRequest
 from jaxformer.runs.open import open_translator
 from jaxformer.runs.run import open_run
 from jaxformer.runs.texts import of_split, of_tags, require_own_tags
 from jaxformer.system.errors import InputError
+from jaxformer.system.files import digest
 from jaxformer.system.first import once
 from jaxformer.system.progress import progress, track
 from jaxformer.text.append_only import GrowingCorpus, grow_corpus
@@ -84,9 +85,9 @@ def run(
 
         def begin() -> tuple[int, int]:
             nonlocal written, lines
-            text = measure(source)
+            text, own = measure(source), this.export and digest(this.export / MODEL)
             made_with = {
-                **text, "parameters": parameter_hash(translator.params),
+                **text, "parameters": own or parameter_hash(translator.params),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],

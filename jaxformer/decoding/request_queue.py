@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from jaxformer.decoding.ctranslate2_search import CTranslate2Engine
 from jaxformer.decoding.engine import Engine, Task
 from jaxformer.decoding.parts import warn_of_copies
 from jaxformer.decoding.search import SearchResult
@@ -47,6 +48,14 @@ class RequestQueue:
     def __init__(self, translator: Translator, *, slots: int, attention: int) -> None:
         self.translator = translator
         self.text, output = translator.text.limited()
+        self._used = [0.0] * 3  # seconds x weight
+        self._step_seconds = [SHORT_TURN] * 3  # recent mean
+        self._compiler: Engine | None = None
+        if (export := translator.export) is not None:  # it has nothing to compile
+            sizes = slots, min(slots, LARGE_SLOTS), PHRASE_SLOTS
+            self._engines = [CTranslate2Engine(export, size) for size in sizes]
+            self._programs = [lambda: None] * PHRASES
+            return
         sizes = {"source": self.text.longest, "output": output}
         forcing, params = translator.forcing, translator.params[0]
         make = partial(Engine, translator.programs, translator.options.batch_tokens)
@@ -64,8 +73,6 @@ class RequestQueue:
             few = {"slots": min(slots, PHRASE_SLOTS), "is_one": True}
             (shape,) = phrased.shapes.limit(**sizes, **few)
             self._programs.insert(PHRASES - 1, partial(phrased.compile, shape))
-        self._used = [0.0] * 3  # seconds x weight
-        self._step_seconds = [SHORT_TURN] * 3  # recent mean
 
     def compile(self) -> Iterator[tuple[int, int]]:
         """Compile all programs; yields the numbers of those done and of all.
@@ -76,7 +83,8 @@ class RequestQueue:
         for number, compile_next in enumerate(self._programs):
             yield number, len(self._programs)
             compile_next()
-        self._compiler.clear()
+        if self._compiler is not None:
+            self._compiler.clear()
         trim()
         yield len(self._programs), len(self._programs)
 

@@ -159,7 +159,7 @@ def length_penalty(
     Section 6.1 takes "gnmt" from Wu et al. (2016), equation 14.
     """
     n = lengths.astype(jnp.float32)
-    base = (5 + n) / 6 if options.length_penalty == "gnmt" else jnp.maximum(n, 1)
+    base = (5 + n) / 6 if options.length_penalty == "gnmt" else n.clip(1)
     return base**options.alpha
 
 

@@ -5,10 +5,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 
 from jaxformer.decoding import parts
+from jaxformer.decoding.ctranslate2_search import POSITIONS, CTranslate2Search
 from jaxformer.decoding.engine import Task, run_tasks
 from jaxformer.decoding.forced import Attention, PairScore, Side, TeacherForcing
 from jaxformer.decoding.glossary import Glossary
@@ -32,8 +34,9 @@ class Translator:
     translations, `forcing`. `models` and `params` are the members of an ensemble,
     mostly one. `language`, `choose`, `needs_tag` and `glossary` are as for
     `TextPipeline`. `rows` shards the rows of a batch over devices of this process. Up
-    to `searches` searches share the sentences, each in a thread of its own. Not thread
-    safe.
+    to `searches` searches share the sentences, each in a thread of its own. A model in
+    the folder `export`, of CTranslate2, searches in place of `models`: there are no
+    `params`, `programs` and `forcing` then. Not thread safe.
     """
 
     def __init__(
@@ -49,9 +52,11 @@ class Translator:
         choose: parts.Choose | None = None,
         needs_tag: bool = True,
         glossary: Glossary | None = None,
+        export: Path | None = None,
     ) -> None:
         self.models, self.tokenizer, self.options = models, tokenizer, options
         positions = [model.longest for model in models if model.longest]
+        positions += [POSITIONS] if export else []
         self.text = TextPipeline(
             tokenizer,
             options,
@@ -61,10 +66,16 @@ class Translator:
             needs_tag=needs_tag,
             glossary=glossary,
         )
-        scorer, tokens = Scorer(models), options.batch_tokens
-        self._weights = jax.jit(scorer.weights)
         if choose:  # among the whole beam
             options = dataclasses.replace(options, n_best=options.beam_size)
+        self.export: CTranslate2Search | None = None
+        self.forcing: TeacherForcing | None = None
+        if export:
+            self.export = CTranslate2Search(export, tokenizer, options, searches)
+            self._run, self._params = self.export.run, ()
+            return
+        scorer, tokens = Scorer(models), options.batch_tokens
+        self._weights = jax.jit(scorer.weights)
         self.programs = SlotPrograms(scorer, options, rows)
         sizes = {"batch_tokens": tokens, "searches": searches}
         self._run = functools.partial(run_tasks, self.programs, **sizes)
@@ -157,7 +168,16 @@ class Translator:
     @property
     def has_attention(self) -> bool:
         """Whether the model has attention to show."""
-        return self.forcing.has_attention(self.params[0])
+        return not self.export and self.forcing.has_attention(self.params[0])
+
+    @property
+    def _scorer(self) -> TeacherForcing:
+        if self.forcing is None:
+            raise InputError(
+                "an export has no attention, and no scores of given translations; use "
+                "the run that it was made from"
+            )
+        return self.forcing
 
     def score(
         self, sources: Sequence[Side], targets: Sequence[Side]
@@ -168,13 +188,13 @@ class Translator:
         for pieces that do not fit.
         """
         sources = [*map(self._tagged, sources)]
-        found = self.forcing.score(self.params[0], sources, targets)
+        found = self._scorer.score(self.params[0], sources, targets)
         parts.require_numbers([each.log_probability for each in found])
         return found
 
     def require_fit(self, sources: Sequence[Side], targets: Sequence[Side]) -> None:
         """Raise InputError for a pair that `attention` and `score` cannot take."""
-        self.forcing.pairs([*map(self._tagged, sources)], targets)
+        self._scorer.pairs([*map(self._tagged, sources)], targets)
 
     def attention(self, source: Side, target: Side) -> Attention:
         """Return the attention maps of one pair. Raises InputError for several parts.
@@ -191,7 +211,7 @@ class Translator:
 
     def attention_of_parts(self, source: Side, target: Side) -> list[Attention]:
         """Return the attention maps of each part of a pair."""
-        return self.forcing.attention(self.params[0], self._tagged(source), target)
+        return self._scorer.attention(self.params[0], self._tagged(source), target)
 
     def _tagged(self, side: Side) -> Side:
         return self.text.tagged(side) if isinstance(side, str) else side

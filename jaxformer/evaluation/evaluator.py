@@ -33,6 +33,7 @@ from jaxformer.training.sharding import local_mesh, on_mesh, put_batch, rows_her
 logger = logging.getLogger(__name__)
 
 MAX_SHAPES = 4  # programs to compile where rows are not packed
+NO_LOSS = dict.fromkeys(("loss", "nll", "ppl", "accuracy"))
 MOST_TOKENS = 4096  # of a batch, whose logits are held whole
 ROW = "  {1:6.2f}  {0:<30}  {2}"  # of a scorer, a score and its signature
 REPORTED = ("bleu", "signature", "bleu_lc_tok", "chrf", "nll", "ppl", "direction")
@@ -181,12 +182,12 @@ class Evaluator:
         self.translator: Translator | None = None  # created by the first call
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
-        """Translate with parameters on the local devices."""
+        """Translate with parameters on the local devices; None: with the same."""
         # Training's mesh may have other devices; the translator shards its own rows.
         with on_mesh(local_mesh(), rules=()):
             if self.translator is None:
                 self.translator = self._make_translator(params)
-            else:
+            elif params is not None:
                 self.translator.params = [params]
             found = translate_all(self.translator, sentences, self._check_stop)
         return best_texts(warn_of_copies(found))
@@ -197,13 +198,16 @@ class Evaluator:
             self.translator.release()
 
     def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
-        """Translate and score the text; `under_all` adds BLEU under every scorer."""
+        """Translate and score the text; `under_all` adds BLEU under every scorer.
+
+        None: there is no loss, and the translator's parameters stay.
+        """
         translations = self.translate(params, self.text.sources)
         pair = (translations, self.text.references)
         source, target = self._data.source_language, self._data.target_language
         scores = corpus_scores(*pair, source_language=source, target_language=target)
         bleus = every_bleu(*pair, target_language=target) if under_all else []
-        sums = averages(self._score_pairs(params))
+        sums = NO_LOSS if params is None else averages(self._score_pairs(params))
         return Evaluation(translations, {**sums, **scores._asdict()}, bleus)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxformer.config.sections import Config
+from jaxformer.decoding.ctranslate2_search import POSITIONS
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import parameters
 from jaxformer.models.positions import position_table
@@ -26,9 +27,6 @@ from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 if TYPE_CHECKING:
     from ctranslate2.specs.model_spec import LayerSpec
 
-# Rows of an exported table of sinusoids, 8 MB for the base model. CTranslate2 truncates
-# sources to 1,024 pieces by default and refuses sequences longer than the table.
-POSITIONS = 4096
 PROGRAM = "translate.py"
 
 

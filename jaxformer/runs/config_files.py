@@ -23,6 +23,7 @@ from jaxformer.system.files import entries, file_name, near_path
 Values = dict[str, dict[str, Any]]  # by section and key
 RECORD = "config.json"
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
+MODEL, EXPORTED = "model.bin", "run"  # in a folder of CTranslate2, and of our exports
 _OF_EXPORTS = "model_type", "unk_token"  # keys of Hugging Face and of CTranslate2
 
 
@@ -199,6 +200,21 @@ class Record(NamedTuple):
     versions: dict[str, str]  # of packages
     run: str = ""  # a hash of what may not change, and a random number
     imported: str = ""  # the folder's name of the checkpoint that it began with
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder that opens a run, which an export for CTranslate2 holds.
+
+    Raises InputError for a model of CTranslate2 without it.
+    """
+    if not (path / MODEL).is_file():
+        return path
+    if not (path / EXPORTED / RECORD).is_file():
+        raise InputError(
+            f"{path} is a model of CTranslate2 without the folder {EXPORTED}/, which "
+            "jaxformer export writes; export the run again"
+        )
+    return path / EXPORTED
 
 
 def read_record(folder: Path) -> Record | None:

@@ -37,9 +37,17 @@ def open_translator(
     need others.
     """
     keep_compiled()
+    choose = open_choice(run, models, options, comet)
+    if run.export is not None:
+        for name in ("checkpoint", "ensemble", "dtype", "glossary"):
+            if getattr(models, name):
+                raise InputError(
+                    f"{name} is for runs, and {run.export} is an export, which has one "
+                    "model of one type; leave it out"
+                )
+        return make_translator(run, None, options, choose=choose)
     file = models.glossary
     glossary = file and Glossary(read_lines(file), file_name(file))
-    choose = open_choice(run, models, options, comet)
     members = open_members(run, models)
     params = load_parameters(run, models.checkpoint)
     return make_translator(
@@ -58,8 +66,9 @@ def make_translator(
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
-    `members` complete an ensemble. `choose` chooses among the hypotheses of a part.
-    Raises InputError for options that do not fit the vocabulary or the glossary.
+    Those of an export are None. `members` complete an ensemble. `choose` chooses among
+    the hypotheses of a part. Raises InputError for options that do not fit the
+    vocabulary or the glossary.
     """
     rows = batch_sharding(local_mesh())
     targets = run.config.data.target_tags
@@ -78,6 +87,7 @@ def make_translator(
         choose=choose,
         needs_tag=run.needs_tag,
         glossary=glossary,
+        export=run.export,
     )
 
 

@@ -21,7 +21,7 @@ from jaxformer.decoding.fastest_dtype import fastest_dtype
 from jaxformer.models.architectures import make_model
 from jaxformer.models.sequence_model import Model, Parameters
 from jaxformer.runs.agreement import require_one_folder, require_one_run
-from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record
+from jaxformer.runs.config_files import RECORDED, ConfigRequest, Record, folder_of
 from jaxformer.runs.workdir import Workdir
 from jaxformer.system.compiled_cache import open_cache
 from jaxformer.system.errors import InputError, counted
@@ -51,6 +51,7 @@ class Run(NamedTuple):
     model: Model
     record: Record  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
+    export: Path | None = None  # the folder of an export that translates in its place
 
     def scores(self) -> dict[int, float]:
         """Scores of the evaluations in training, by step; InputError: another run's."""
@@ -119,16 +120,20 @@ def _resolve(folder: Workdir, request: ConfigRequest, record: Record | None) -> 
 def open_run(
     workdir: Path, request: ConfigRequest = RECORDED, dtype: str | None = None
 ) -> Run:
-    """Open the folder of a run.
+    """Open the folder of a run, or of an export for CTranslate2.
 
     Raises InputError if something in it is missing, and if `request` names other paths
     of the text and another text is there. `dtype` replaces `model.dtype`; "auto" is the
     type that is fastest here.
     """
-    folder = Workdir(workdir)
+    export = None if (own := folder_of(workdir)) == workdir else workdir
+    folder = Workdir(own)
     record = folder.read_record()
     config, tokenizer = folder.resolve(request, record), folder.read_tokenizer(record)
     config.require_scores()
+    if export is not None:
+        folder.require_same_run(config, record)
+        return _make_run(folder, config, tokenizer, record)._replace(export=export)
     if folder.corpus.exists() and config.data.paths != record.config.data.paths:
         from jaxformer.corpus.survey import require_same_text
 
@@ -246,6 +251,11 @@ def read_parameters(run: Run, which: str | None) -> Parameters:
     Raises InputError for parameters that cannot be read, and for any other word.
     """
     path, training = run.workdir.path, run.config.training
+    if run.export is not None:
+        raise InputError(
+            f"{run.export} is an export, which has no checkpoints; give the run that "
+            "it was made from"
+        )
     if not run.workdir.checkpoints.exists():
         raise InputError(f"there is no checkpoint in {path}; train it first")
     logger.info("reading parameters of %s", path)
