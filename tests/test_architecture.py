@@ -202,18 +202,18 @@ def test_the_table_has_every_module_and_goes_only_downwards():
 BUDGETS = {
     "loose files at the top": 8,
     "their lines": 900,
-    "rooms": 23,
-    "arrows between rooms": 119,
-    "lines of the package": 31_640,
-    "lines of tests": 30_970,
+    "rooms": 24,
+    "arrows between rooms": 124,
+    "lines of the package": 34_050,
+    "lines of tests": 32_350,
     "lines of benchmarks": 4_350,
-    "lines of docs": 3_230,
+    "lines of docs": 3_320,
     "files that know of object stores": 4,
     "files that know of ranks": 10,
     "annotations with Any": 6,
-    "config keys": 121,
-    "flags": 55,
-    "lines of the first evening": 1_900,
+    "config keys": 123,
+    "flags": 65,
+    "lines of the first evening": 1_930,
 }
 
 

@@ -166,7 +166,9 @@ class CTranslate2Search:
             own = np.flatnonzero(np.array(owners) == number)
             own = own[np.argsort(-scores[own])][: self._options.beam_size]
             tokens = pad_rows([rows[index] for index in own], lengths[own].max())
-            task.done(SearchResult(tokens, lengths[own], scores[own], values[own]))
+            sums = np.zeros((len(own), 0), np.float32)  # of each token: not known
+            found = lengths[own], scores[own], values[own], sums
+            task.done(SearchResult(tokens, *found))
 
 
 class CTranslate2Engine:
