@@ -65,7 +65,8 @@ class Segment:
                 self._add("other", text[end:])
             elif token.kind == "other" and token.text.strip(_SPACES):
                 is_short = len(token.text) <= _LONGEST_SHOWN and "\n" not in token.text
-                shown = placeholders.symbol or (token.text if is_short else "")
+                shown = token.text.strip(_SPACES) if is_short else ""
+                shown = placeholders.symbol or shown
                 self._add("other", token.raw, shown)
             else:
                 self._add(token.kind, token.raw)
@@ -161,7 +162,8 @@ class Segment:
                 if is_whole and keep.find(0, begin, end) < 0:
                     found.append((begin, end))
                 at = folded.find(own, at + (len(own) if is_whole else 1))
-            only = groups[shown][0].begin if len(groups[shown]) == 1 else 0
+            one = groups[shown][0] if len(groups[shown]) == 1 else self._root
+            only = (one.begin + one.end) / 2 if one.shown else 0  # the nearest, or all
             found.sort(key=lambda span: abs(alignment.source_of(span[0]) - only))
             for node, place in zip(groups[shown], found, strict=False):
                 node.place, node.is_found = place, True
@@ -194,7 +196,9 @@ class Segment:
             return begin, end + _marks(inside[::-1], target[end : end + 8])
         before, behind = alignment.near(node.begin)
         if behind and (text[node.begin - 1].isspace() or not before):
-            return behind.begin, behind.begin
+            at = behind.begin
+            at -= _marks(text[span[0] : span[0] + 8], target[max(0, at - 8) : at][::-1])
+            return at, at
         at = before.end if before else 0
         at += _marks(text[max(0, span[0] - 8) : span[0]][::-1], target[at : at + 8])
         return at, at

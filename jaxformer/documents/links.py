@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# A word, or one character of a script that puts no spaces between words.
+# A word, one character of a script that puts no spaces between words, or punctuation
+# between spaces.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
-_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w")
+_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w|(?<!\S)[^\w\s]+(?!\S)")
 _WINDOW = 16  # characters that a piece may be behind the last one, for each lost piece
 
 
