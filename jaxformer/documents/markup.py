@@ -14,6 +14,9 @@ _INLINE = (
     "label mark math meter output picture progress q rp rt ruby s samp small span "
     "strike strong sub sup svg time tt u var wbr"
 )
+_WITHIN = frozenset(
+    ["", *_INLINE.split()]
+)  # names of tags without their other tag, and of other text
 # Elements whose text is no language, of HTML and DocBook.
 _CODE = (
     "code kbd literal literallayout math pre programlisting samp screen script style "
@@ -74,7 +77,8 @@ def _parts(tokens: Sequence[Token], owners: Sequence[_Element]) -> list[Part]:
     before = None
     for token, owner in zip(tokens, owners, strict=True):
         code = owner.skipped
-        if not (code or owner).is_inline and (code or token.kind in ("open", "close")):
+        is_tag = token.kind in ("open", "close") or token.name not in _WITHIN
+        if not (code or owner).is_inline and (code or is_tag):
             parts.append(token.raw)
         else:
             if not parts or isinstance(parts[-1], str):
@@ -92,9 +96,8 @@ def read_html(text: str) -> Parts:
     """Read HTML: elements that are not inline end a sentence."""
     tokens = html_tokens(text)
     elements, owners = _elements(tokens, _CODE.split())
-    inline = frozenset(_INLINE.split())
     for element in elements:
-        element.is_inline = element.name in inline
+        element.is_inline = element.name in _WITHIN
     return Parts(_parts(tokens, owners), _escape)
 
 

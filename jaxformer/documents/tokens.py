@@ -1,5 +1,6 @@
 """HTML and XML as tokens, which together are the text that was read."""
 
+import collections
 import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,22 @@ from jaxformer.system.errors import InputError
 
 # Elements without an end.
 _VOID = "area base br col embed hr img input link meta param source track wbr"
+# Elements that end a paragraph.
+_BLOCKS = (
+    "address article aside blockquote details div dl fieldset figure footer form h1 h2 "
+    "h3 h4 h5 h6 header hr main nav ol p pre section table ul"
+)
+# The open elements that a start tag ends, where HTML lets their end tags be left out.
+_ENDED = {
+    **dict.fromkeys(_BLOCKS.split(), ("p",)),
+    "li": ("li", "p"),
+    **dict.fromkeys(("dd", "dt"), ("dd", "dt", "p")),
+    "option": ("option",),
+    **dict.fromkeys(("td", "th"), ("td", "th", "p")),
+    "tr": ("tr", "td", "th", "p"),
+    **dict.fromkeys(("tbody", "tfoot"), ("thead", "tbody", "tr", "td", "th", "p")),
+}
+_ENDABLE = frozenset(name for names in _ENDED.values() for name in names)
 
 
 class Token(NamedTuple):
@@ -104,24 +121,40 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
         each._replace(text=unescape(each.raw)) if each.kind == "text" else each
         for each in _with_raw(parser.found, text)
     ]
+    return _closed(tokens)
+
+
+def _closed(tokens: Sequence[Token]) -> list[Token]:
+    """Add the ends that HTML lets be left out; what has no other tag is "other"."""
+    found: list[Token] = []
     opened: list[int] = []
-    counts: dict[str, int] = {}  # of opened tags, by name
-    for at, token in enumerate(tokens):
+    counts = collections.Counter[str]()  # of opened tags, by name
+
+    def end() -> None:
+        at = opened.pop()
+        counts[found[at].name] -= 1
+        if found[at].name in _ENDABLE:
+            found.append(Token("close", "", name=found[at].name))
+        else:
+            found[at] = found[at]._replace(kind="other")
+
+    for token in tokens:
         if token.kind == "open":
-            opened.append(at)
-            counts[token.name] = counts.get(token.name, 0) + 1
-        elif token.kind == "close" and not counts.get(token.name):
-            tokens[at] = token._replace(kind="other")
+            while opened and found[opened[-1]].name in _ENDED.get(token.name, ()):
+                end()
+            opened.append(len(found))
+            counts[token.name] += 1
+        elif token.kind == "close" and counts[token.name]:
+            while found[opened[-1]].name != token.name:
+                end()
+            opened.pop()
+            counts[token.name] -= 1
         elif token.kind == "close":
-            while True:
-                last = opened.pop()
-                counts[tokens[last].name] -= 1
-                if tokens[last].name == token.name:
-                    break
-                tokens[last] = tokens[last]._replace(kind="other")
-    for at in opened:
-        tokens[at] = tokens[at]._replace(kind="other")
-    return tokens
+            token = token._replace(kind="other")
+        found.append(token)
+    while opened:
+        end()
+    return found
 
 
 def xml_tokens(text: str) -> list[Token]:

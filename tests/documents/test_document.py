@@ -62,9 +62,21 @@ def test_html_keeps_all_but_its_text():
     )
 
 
+def test_tags_without_their_other_tag_end_a_sentence():
+    parts = Document("<li>A<li>b <i>c</i><p>d<td>e</p>f<b>g<div>h", "html").texts
+    assert parts == ["A", "b c", "d", "e", "fg", "h"]
+
+
 @pytest.mark.parametrize(
     ("markup", "text", "expected"),
     [
+        (
+            "html",
+            "<ul><li>One <b>two</b><li translate=no>no<li><p>a<p>b</ul><p>c <div>d"
+            "</div><tr><td>e<td>f<tr><th>g</table><div>h <i>i </p> j<dl><dt>k<dd>l",
+            "<ul><li>ONE <b>TWO</b><li translate=no>no<li><p>A<p>B</ul><p>C <div>D"
+            "</div><tr><td>E<td>F<tr><th>G</table><div>H <i>I </p> J<dl><dt>K<dd>L",
+        ),
         (
             "xml",
             "<d><p>One <e>two</e> &amp; a<x/>.</p><l><i>Three four</i><i/></l>"
