@@ -30,13 +30,13 @@ _MOST = 500  # characters of a sentence that are classified
 
 
 def recognise(texts: Sequence[str], side: str) -> str:
-    """Return and log the language of most texts. Raises InputError without one."""
+    """Return and log the language of most texts. Raises InputError if none has most."""
     model = Languages(("en", "en"))  # any two
     found = model.languages[model.classify(texts).argmax(axis=1)]
     (code, count), *_ = Counter(found.tolist()).most_common()
-    said = f"the {side} is {code}, as {count / len(texts):.0%} of its first lines are"
+    said = f"{count / len(texts):.0%} of the first lines of the {side} are {code}"
     if count <= len(texts) / 2:
-        raise InputError(f"{said}; give --{side}_language")
+        raise InputError(f"only {said}; give --{side}_language")
     logger.info(said)
     return code
 
@@ -129,15 +129,15 @@ class Languages:
 def most_probable(codes: Sequence[str], text: str) -> list[tuple[str, float]]:
     """Order languages by the probability that a text is in each, and not in others.
 
-    Returns codes and percents, which sum to 100. One language is not compared, and one
-    that py3langid lacks has 0 %.
+    Returns codes and percents, which sum to 100. A single language has 100 %. One that
+    py3langid lacks has 0 %, unless it lacks all.
     """
     if len(codes) == 1:
         return [(codes[0], 100.0)]
     known = Languages(("en", "en"))
     (scores,) = known.classify([text])
-    is_of = [known._languages == base_language(code) for code in codes]
-    own = np.array([scores[each].max(initial=-np.inf) for each in is_of])
+    is_of = [known.languages == base_language(code) for code in codes]
+    own = np.array([scores[each].max(initial=-1e9) for each in is_of])
     percents = np.exp(own - own.max())
     percents *= 100 / percents.sum()
     found = zip(codes, percents.tolist(), strict=True)

@@ -158,5 +158,5 @@ def test_a_language_is_that_of_most_sentences():
     texts = [english] * 20 + [german] * 10
     assert languages.recognise(texts, "source") == "en"
     assert languages.recognise([*texts, *[german] * 20], "source") == "de"
-    with pytest.raises(InputError, match=r"50% of its first lines.*--target_language"):
+    with pytest.raises(InputError, match=r"50% of the first lines.*--target_language"):
         languages.recognise([english, german] * 9, "target")
