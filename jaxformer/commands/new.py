@@ -32,14 +32,14 @@ from jaxformer.text.sources import Pair, read_pairs
 
 logger = logging.getLogger(__name__)
 
-BYTES_OF_A_PIECE = 4  # of UTF-8, about so many in any script
+BYTES_OF_A_PIECE = 4  # of UTF-8, about 4 in any script
 MOST_LONG = 0.01  # share of pairs that are longer than a row
 LONGEST_ROW = 256  # pieces
 _RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
 
 
 class Survey:
-    """What one reading of a text counts, without pairs that have a blank side."""
+    """Counts of one reading of a text, without pairs that have a blank side."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self.pairs, self.target_bytes = 0, 0
@@ -72,7 +72,7 @@ def run(
     target_language: str | None,
     output: Path | None,
 ) -> dict:
-    """Write the config `output`; log the next commands, for the run `workdir`."""
+    """Write the config file `output`; log the next commands, for the run `workdir`."""
     load = os.getloadavg()[0]  # before the work of this command
     if None in (train, dev, output):
         raise InputError("give --train, --dev and --output=mine.py, the file to write")

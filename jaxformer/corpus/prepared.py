@@ -48,7 +48,7 @@ class PreparedCorpus(NamedTuple):
     train: TokenizedCorpus
     dev: dict[str, DevSet]  # by the name of the corpus
     report: dict[str, Any]  # CorpusReport of "train" and of dev sets as dicts, and more
-    later_versions: tuple[TokenizedCorpus, ...] = ()  # with data.versions: 1, 2, ...
+    later_versions: tuple[TokenizedCorpus, ...] = ()  # of data.versions: 1, 2, ...
 
     @property
     def versions(self) -> tuple[TokenizedCorpus, ...]:

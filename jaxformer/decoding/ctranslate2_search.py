@@ -1,4 +1,4 @@
-"""The search of CTranslate2, in a model that `jaxformer.exports.ctranslate2` wrote.
+"""The search of CTranslate2 in a model that `jaxformer.exports.ctranslate2` wrote.
 
 It differs from `jaxformer.decoding.search`:
 
@@ -34,9 +34,9 @@ POSITIONS = 4096
 
 
 class CTranslate2Search:
-    """The search of an export in a folder, of which so many `searches` share the cores.
+    """The search of an export in a folder; `searches` batches at once share the cores.
 
-    Raises InputError if the package is missing or cannot load it, and for samples.
+    Raises InputError if the package is missing or cannot load it, or for samples.
     """
 
     def __init__(

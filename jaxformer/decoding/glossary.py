@@ -18,9 +18,9 @@ Forms = tuple[str, ...]  # translations of a term, the preferred one first
 class Glossary:
     """The terms of a source language, with their translations.
 
-    Each of `lines` that is not blank has a term, its translations between "|" and
-    perhaps notes, all between tabs. `name` is that of the file. Raises InputError for
-    another line, and for a term with two different lines.
+    Each of `lines` is blank, or has a term, a tab, its translations with "|" between
+    them, and perhaps a tab and notes. `name` is that of the file. Raises InputError for
+    another line, and for a term whose translations differ in two lines.
     """
 
     def __init__(self, lines: Iterable[str], name: str) -> None:
@@ -46,8 +46,8 @@ class Glossary:
         """Return the translations of the terms in a source, in their order, each once.
 
         Terms are runs of whole words, or of any characters of scripts without spaces.
-        The longest match first, and none overlap. A term in lower case also matches
-        other cases, unless they are a term of their own.
+        The longest match is taken first, and none overlap. A term in lower case also
+        matches other cases, unless these are a term of their own.
         """
         source = _plain(source)
         edges = _edges(source)
@@ -70,7 +70,7 @@ def _plain(text: str) -> str:
 
 
 def _edges(text: str) -> dict[int, None]:
-    """The indices, in order, at which a term may begin or end."""
+    """Return the indices, in order, at which a term may begin or end."""
     inside = [
         unicodedata.category(each)[0] in "LMN" and not _UNSPACED.match(each)
         for each in text

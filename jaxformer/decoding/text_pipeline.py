@@ -108,8 +108,8 @@ class TextPipeline:
     source and of a translation: those that a model can hold, or math.inf. `choose`
     takes the source texts of all parts and the hypotheses of each, and returns the
     hypotheses in a new order. `needs_tag` warns of a text without one of the
-    vocabulary's tags. What `glossary` finds in a part is in its translation. Raises
-    InputError for an option `tag` that it lacks, and for samples with a glossary.
+    vocabulary's tags. `glossary` finds the terms of a part and their translations.
+    Raises InputError for an unknown option `tag`, and for samples with a glossary.
     """
 
     def __init__(

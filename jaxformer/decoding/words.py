@@ -1,4 +1,4 @@
-"""The probability of each word of a translation, from those of its pieces."""
+"""The probability of each word of a translation, from the word's pieces."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Word(NamedTuple):
     """A word of a translation, or its punctuation."""
 
     word: str
-    log_probability: float  # natural logarithm, of its pieces given those before
+    log_probability: float  # natural logarithm, of its pieces given earlier ones
 
 
 def words_of(
@@ -32,9 +32,9 @@ def words_of(
 ) -> list[Word]:
     """Cut a text into words, each with the sum of its pieces' log-probabilities.
 
-    A piece belongs to the word in which it begins, and a word begins with a piece. The
-    ends of sentences and tags belong to none. A text that the pieces do not spell, such
-    as one with an unknown character, has no words.
+    A piece belongs to the word in which it begins, and a word begins with a piece. EOS
+    and tags belong to no word. A text that the pieces do not spell, such as one with an
+    unknown character, has no words.
     """
     starts, at = [], 0  # of each piece in the text
     for piece, value in zip(pieces, log_probabilities, strict=False):

@@ -1,1 +1,1 @@
-"""Documents: what is translated in HTML, XML, subtitles and other files."""
+"""Translate the text in HTML, XML, subtitles and other files, and keep the rest."""

@@ -10,7 +10,7 @@ from jaxformer.documents.markup import read_html, read_xliff, read_xml
 from jaxformer.documents.placeholders import PATTERNS, Placeholders
 from jaxformer.system.errors import InputError
 
-if TYPE_CHECKING:  # they import JAX, and flags name the MARKUPS
+if TYPE_CHECKING:  # these import JAX, and commands/flags.py only needs MARKUPS
     from jaxformer.decoding.forced import LinksOf
     from jaxformer.decoding.parts import Hypothesis
     from jaxformer.decoding.translator import Translator
@@ -57,9 +57,9 @@ class Document:
     ) -> tuple[str, list[str]]:
         """Return the document with a translation of each text.
 
-        `links_of` is called where tags or placeholders are inside a text; None: they
+        `links_of` is called where tags or placeholders are inside a text; None: tags
         keep their order. Also returns a message for each text whose translation has a
-        placeholder more often than it.
+        placeholder more often than the text.
         """
         rest, written, messages = iter(found), [], []
         for part in self._parts:
@@ -81,7 +81,7 @@ class Document:
 def placeholders_of(
     tokenizer: "AnyTokenizer", patterns: Sequence[str] | None = None
 ) -> Placeholders:
-    """Return what stays in documents, by patterns, None: PATTERNS, and a vocabulary."""
+    """Return the placeholders of `patterns`, None: PATTERNS, with their pieces."""
     pieces = {*tokenizer.pieces()} & {*tokenizer.source_pieces()}
     return Placeholders(PATTERNS if patterns is None else patterns, pieces)
 
@@ -94,7 +94,7 @@ def translate_document(
     patterns: Sequence[str] | None = None,
     translate: Callable[[list[str]], list[list["Hypothesis"]]] | None = None,
 ) -> tuple[str, list[str]]:
-    """Translate a document as `Document.write`, by the best hypothesis of each text.
+    """Return what `Document.write` does with the best hypothesis of each text.
 
     `patterns` are those of `Placeholders`; None: PATTERNS. `translate` takes the place
     of the translator's own function.

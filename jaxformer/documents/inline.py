@@ -31,8 +31,8 @@ class _Node:
 class Segment:
     """A text that is translated as a whole, and the tags that were in it.
 
-    `text` is what is translated, "" if there is nothing. White space in it becomes one
-    space, and is kept at both ends. `escape` writes text in the document.
+    `text` is what is translated, "" if there is nothing. Each run of white space in it
+    becomes a space; both ends keep theirs. `escape` writes text in the document.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Segment:
     def write(self, target: str, alignment: Alignment) -> tuple[str, list[str]]:
         """Return the translation with all tags and placeholders, each once.
 
-        Also returns the placeholders that the translation has besides.
+        Also returns the placeholders that the translation has in excess.
         """
         keep = bytearray(b"\1") * len(target)  # 0: a placeholder stands in its place
         self._find_shown(target, alignment, keep)
@@ -167,7 +167,7 @@ class Segment:
             found.sort(key=lambda span: abs(alignment.source_of(span[0]) - only))
             for node, place in zip(groups[shown], found, strict=False):
                 node.place, node.is_found = place, True
-            if shown not in self._placeholders.symbols:  # of which no more is a text
+            if shown not in self._placeholders.symbols:  # surplus ones may be text
                 found = found[: len(groups[shown])]
             for begin, end in found:
                 keep[begin:end] = bytes(end - begin)

@@ -11,8 +11,8 @@ import polib
 from jaxformer.documents.tokens import Part, Parts, Token, html_tokens
 from jaxformer.system.errors import InputError
 
-_WIDE = 50  # characters of the longest line of a paragraph that was broken, at least
-# What begins a line and is no text: white space, marks of quotations and of lists.
+_WIDE = 50  # least characters of the longest line of a paragraph that was broken
+# The beginning of a line that is no text: white space, marks of quotations and lists.
 _LEADER = re.compile(r"\s*(?:(?:[-*+>#|\u2022]{1,9}|\d{1,3}[.)])[ \t]+)*")
 _SPEAKER = re.compile(r"[-\u2013]\s*")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -28,7 +28,7 @@ def _plain(text: str) -> list[Token]:
 
 
 def _split(tokens: Sequence[Token], ends: re.Pattern[str], kind: str) -> list[Token]:
-    """Make what matches `ends`, a group, in tokens of text tokens of another kind."""
+    """Split text tokens at `ends`, a group, whose matches become tokens of a kind."""
     found = []
     for token in tokens:
         if token.kind != "text":
@@ -88,7 +88,7 @@ def read_txt(text: str) -> Parts:
 
 
 def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
-    """Divide subtitles: the lines of a cue are one text, and of a dialogue one each."""
+    """Divide subtitles: the lines of a cue are one text, of a dialogue one each."""
     cue: list[str] = []
     is_cue = False
     for line in [*_LINE.findall(text), ""]:
@@ -107,19 +107,19 @@ def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
 def read_srt(text: str) -> Parts:
     """Read SubRip's subtitles. Raises InputError if there are none."""
     if "-->" not in text:
-        raise InputError("there are no times, as in 00:00:01,000 --> 00:00:02,000")
+        raise InputError("there are no times, such as 00:00:01,000 --> 00:00:02,000")
     return Parts([*_cues(text, _tagged)])
 
 
 def read_vtt(text: str) -> Parts:
-    """Read WebVTT. Raises InputError if it is none."""
+    """Read WebVTT. Raises InputError for another format."""
     if not text.startswith("WEBVTT"):
         raise InputError("line 1 is not WEBVTT; give a file of WebVTT")
     return Parts([*_cues(text, _timed)], partial(html.escape, quote=False))
 
 
 def read_po(text: str) -> Parts:
-    """Read a .po file: entries without a translation get one, and the others stay.
+    """Read a .po file: entries without a translation get one; the others stay.
 
     Raises InputError if it cannot be read.
     """

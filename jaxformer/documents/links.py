@@ -10,7 +10,7 @@ from typing import NamedTuple
 # between spaces.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
 _WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w|(?<!\S)[^\w\s]+(?!\S)")
-_WINDOW = 16  # characters that a piece may be behind the last one, for each lost piece
+_WINDOW = 16  # characters in which a piece is sought; more for each piece not found
 
 
 class Word(NamedTuple):
@@ -25,7 +25,7 @@ class Alignment:
     """The words of a translation that have a link.
 
     `links` are indices of the `pieces` of both texts. Without links a word is linked
-    to the place that has as large a part of the source before it.
+    to the place at the same relative position of the source.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Alignment:
     def run(self, begin: int, end: int) -> Sequence[Word]:
         """Return the words linked to a span of the source that stand together.
 
-        Among all runs of words it is the one with the most linked to the span, less
-        those that are linked to another place.
+        Of all runs of words it is the one with the highest score: its words linked to
+        the span, less its other words.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
         best, most, score, first, last = (0, 0), 0, 0, 0, 0
@@ -86,7 +86,7 @@ class Alignment:
 
 
 def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:
-    """Find pieces in their text; None: an end, a tag, or one that is not as in it."""
+    """Find pieces in their text; None: EOS, a tag, or a piece that is not in it."""
     spans: list[tuple[int, int] | None] = []
     at = lost = 0
     for piece in pieces:

@@ -32,7 +32,7 @@ _escape = partial(escape, quote=False)
 class _Element:
     """An element of a document; `first` and `last` are the indices of its tags."""
 
-    name: str = ""  # without the prefix of a namespace
+    name: str = ""  # without a namespace prefix
     first: int = 0
     last: int = 0
     parent: "_Element | None" = None
@@ -45,7 +45,7 @@ class _Element:
 def _elements(
     tokens: Iterable[Token], code: Collection[str]
 ) -> tuple[list[_Element], list[_Element]]:
-    """Return all elements, and for each token the innermost; a tag is of its own."""
+    """Return all elements, and the innermost one of each token; a tag is in its own."""
     stack = [_Element()]
     found, owners = [*stack], []
     for at, token in enumerate(tokens):
@@ -102,9 +102,9 @@ def read_html(text: str) -> Parts:
 
 
 def read_xml(text: str) -> Parts:
-    """Read XML: elements beside text and within those are inline.
+    """Read XML: elements beside text, and elements within these, are inline.
 
-    But one that only has several elements is a list or a table, and is not.
+    An element with several elements and no text is a list or a table, so not inline.
     """
     tokens = xml_tokens(text)
     elements, owners = _elements(tokens, _CODE.split())

@@ -1,4 +1,4 @@
-"""Placeholders: what a translation has as its source has it, such as {name}."""
+"""Placeholders, such as {name}, which a translation copies from its source."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -22,10 +22,10 @@ PATTERNS = (
 class Placeholders:
     """Finds placeholders by patterns.
 
-    A pattern is a regular expression, before which may stand a tab and before that a
-    symbol, by default SYMBOL. The symbol is translated in place of a match if it is
-    among `pieces`, those of the vocabulary, and otherwise the match as it stands.
-    Raises InputError for what is no regular expression or matches an empty text.
+    A pattern is a regular expression, before which a symbol and a tab may stand; the
+    default symbol is SYMBOL. The symbol is translated in place of a match if it is
+    among `pieces`, those of the vocabulary; otherwise the match is. Raises InputError
+    for a pattern that is no regular expression or matches an empty text.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Placeholders:
             if problem:
                 raise InputError(
                     f"placeholders, line {number}: {pattern[:60]!r} is no regular "
-                    f"expression of one ({problem}); correct it"
+                    f"expression of a placeholder ({problem}); correct it"
                 )
             found.append((compiled, symbol if symbol in pieces else ""))
         self.symbols = {symbol for _, symbol in found if symbol}
@@ -54,7 +54,7 @@ class Placeholders:
         self._patterns = own + found
 
     def find(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """Yield begin, end and what is translated of each match, without overlaps."""
+        """Yield begin, end and text to translate of each match, without overlaps."""
         found = sorted(
             (match.start(), order, match.end(), symbol or match[0])
             for order, (pattern, symbol) in enumerate(self._patterns)

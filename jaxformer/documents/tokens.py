@@ -33,9 +33,9 @@ _ENDABLE = frozenset(name for names in _ENDED.values() for name in names)
 class Token(NamedTuple):
     """A part of a document: `raw` as it stands, and `text` that a reader sees.
 
-    The kinds are "text"; "open" and "close", each with its other tag behind or before
-    it; "break", a line end that may move; and "other", such as a comment. The "close"
-    of an element that is one tag has no characters.
+    The kinds are "text"; "open" and "close", always in pairs; "break", a line end that
+    may move; and "other", such as a comment. The "close" of an element that is one tag
+    has no characters.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Token(NamedTuple):
     attributes: Mapping[str, str | None] = {}
 
 
-Part = str | list[Token]  # of a document: what stays as it is, or one text
+Part = str | list[Token]  # of a document: it stays as it is, or is one text
 
 
 class Parts(NamedTuple):
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
 class _HTMLTokens(HTMLParser):
     """Finds tokens of HTML, without their raw text, and where each begins.
 
-    `close` is never called: it would take an unfinished tag or comment at the end for
+    `close` is never called: it would read an unfinished tag or comment at the end as
     text, one "<" after the other, in quadratic time.
     """
 
@@ -99,10 +99,10 @@ class _HTMLTokens(HTMLParser):
 
 
 def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
-    """Read HTML, or a text with tags whose "&" is a plain character: not `is_escaped`.
+    """Read HTML; without `is_escaped`, text with tags whose "&" is a plain character.
 
-    What is unfinished at the end of HTML stays as it is. Raises InputError for the
-    marked sections that Python's parser does not read.
+    An unfinished tag or comment at the end of HTML stays as it is. Raises InputError
+    for marked sections that Python's parser does not read.
     """
     parser = _HTMLTokens(text)
     try:
@@ -111,8 +111,8 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
         if not is_escaped:
             return [Token("text", text, text)]
         raise InputError(
-            f"line {parser.getpos()[0]} has '<![' of no section that HTML has; write "
-            "&lt;![ or remove it"
+            f"line {parser.getpos()[0]} has '<![', which begins no section of HTML; "
+            "write &lt;![ or remove it"
         ) from None
     rest = len(text) - len(parser.rawdata)
     parser.found.append((rest, Token("other" if is_escaped else "text", "")))
@@ -178,7 +178,7 @@ def xml_tokens(text: str) -> list[Token]:
     def declare(version: str, encoding: str | None, alone: int) -> None:
         if (encoding or "utf-8").lower() != "utf-8":
             raise InputError(
-                f"the XML declares encoding={encoding!r}; convert to UTF-8"
+                f"the XML declares encoding={encoding!r}; convert it to UTF-8"
             )
         add("other")
 
@@ -199,7 +199,7 @@ def xml_tokens(text: str) -> list[Token]:
 
 
 def _with_raw(found: Sequence[tuple[int, Token]], text: str | bytes) -> list[Token]:
-    """Give tokens their raw text, up to the next one's offset; join those of text."""
+    """Give tokens their raw text, up to the next offset; join neighbours of text."""
     tokens: list[Token] = []
     offsets = [*(offset for offset, _ in found), len(text)]
     for (_, token), span in zip(found, itertools.pairwise(offsets), strict=True):

@@ -43,7 +43,7 @@ class Evaluation(NamedTuple):
     """Translations of a text, and their scores."""
 
     translations: list[str]
-    # By the names of `averages`, None or left out without one model, and of `Scores`.
+    # Keys of `averages`, None or missing without one model's loss, and of `Scores`.
     scores: dict[str, float | str | None]
     every_bleu: list[Score]  # under every scorer, or none
 
@@ -182,7 +182,7 @@ class Evaluator:
         self.translator: Translator | None = None  # created by the first call
 
     def translate(self, params: Parameters, sentences: Sequence[str]) -> list[str]:
-        """Translate with parameters on the local devices; None: with the same."""
+        """Translate with parameters on the local devices; None: the translator's."""
         # Training's mesh may have other devices; the translator shards its own rows.
         with on_mesh(local_mesh(), rules=()):
             if self.translator is None:
@@ -200,7 +200,7 @@ class Evaluator:
     def __call__(self, params: Parameters, *, under_all: bool) -> Evaluation:
         """Translate and score the text; `under_all` adds BLEU under every scorer.
 
-        None: there is no loss, and the translator's parameters stay.
+        `params` None: there is no loss, and the translator's parameters stay.
         """
         translations = self.translate(params, self.text.sources)
         pair = (translations, self.text.references)

@@ -41,7 +41,7 @@ def corpus_scores(
     source_language: str,
     target_language: str,
 ) -> Scores:
-    """Score detokenised translations against one or several references of each.
+    """Score detokenised translations against one reference of each, or several.
 
     sacreBLEU's tokeniser is that of TOKENIZERS for the script of the target language,
     and 13a for all other scripts. Raises InputError if the tokeniser's package is not
@@ -121,13 +121,13 @@ def every_bleu(
 def other_metrics(target_language: str) -> dict[str, BLEU | CHRF | TER]:
     """Return chrF, chrF++, TER and spBLEU, those that apply to the target's script.
 
-    spBLEU needs a model of sacreBLEU's folder: nothing is downloaded. Scripts without
+    spBLEU needs a model in sacreBLEU's folder: nothing is downloaded. Scripts without
     spaces have TER if it splits them into characters, as it does Chinese and Japanese.
     Raises InputError for a model that cannot be read.
     """
     found = {"chrF": CHRF(), "chrF++": CHRF(word_order=2)}
     tokenizer = TOKENIZERS.get(language_and_script(target_language)[1])
-    if tokenizer != "char":  # of which TER has one word a line
+    if tokenizer != "char":  # TER would take each line for one word
         splits = tokenizer in ("zh", "ja-mecab")
         found["TER"] = TER(normalized=splits, asian_support=splits)
     for name in ("flores101", "flores200"):

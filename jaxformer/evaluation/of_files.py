@@ -1,4 +1,4 @@
-"""Score files of translations, by any system, under every scorer."""
+"""Score files of any system's translations under every scorer."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ def evaluate_files(
 ) -> dict[str, Any]:
     """Score files of translations; test each further file against the first one.
 
-    A .tsv has a reference in each column; COMET reads the first one. `languages` has
-    source_language and target_language. Logs and returns scores, those of further files
-    under "compared". Raises InputError for what is missing or does not fit.
+    A .tsv has a reference in each column; COMET reads the first reference. `languages`
+    has source_language and target_language. Logs and returns scores, those of further
+    files under "compared". Raises InputError for a missing flag or files that differ.
     """
     target = languages["target_language"]
     if not (references and target and (source or not comet)):
@@ -71,15 +71,15 @@ def evaluate_files(
 
 
 def read_files(paths: Sequence[Path]) -> dict[Path, list[str]]:
-    """Read files of parallel lines. Raises InputError for one that is blank."""
+    """Read parallel files. Raises InputError for a blank file or unequal lengths."""
     read = {path: [*read_lines(path)] for path in paths}
     (first, lines), *_ = read.items()
     for path, found in read.items():
         if len(found) != len(lines):
             raise InputError(
                 f"{file_name(first)} has {counted(len(lines), 'line')} but "
-                f"{file_name(path)} has {len(found):,}: line N of both must be of the "
-                "same sentence"
+                f"{file_name(path)} has {len(found):,}; line N of both must belong to "
+                "the same sentence"
             )
         if not any(map(str.strip, found)):
             raise InputError(f"{file_name(path)} has only blank lines; give its text")
@@ -87,7 +87,7 @@ def read_files(paths: Sequence[Path]) -> dict[Path, list[str]]:
 
 
 def split_columns(path: Path, lines: list[str]) -> list[list[str]]:
-    """Split a .tsv file at tabs, plain or compressed; another file is one column."""
+    """Split a .tsv, plain or compressed, into columns; another file is one column."""
     name = path.with_suffix("") if path.suffix in COMPRESSED else path
     if name.suffix != ".tsv":
         return [lines]

@@ -23,7 +23,7 @@ from jaxformer.system.files import entries, file_name, near_path
 Values = dict[str, dict[str, Any]]  # by section and key
 RECORD = "config.json"
 LAST_TO_READ_OLDER = "2b61deb"  # a commit
-MODEL, EXPORTED = "model.bin", "run"  # in a folder of CTranslate2, and of our exports
+MODEL, EXPORTED = "model.bin", "run"  # of CTranslate2; and beside it in our exports
 _OF_EXPORTS = "model_type", "unk_token"  # keys of Hugging Face and of CTranslate2
 
 
@@ -203,9 +203,9 @@ class Record(NamedTuple):
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder that opens a run, which an export for CTranslate2 holds.
+    """Return the folder of a run: `path`, or the one inside an export for CTranslate2.
 
-    Raises InputError for a model of CTranslate2 without it.
+    Raises InputError for a model of CTranslate2 without such a folder.
     """
     if not (path / MODEL).is_file():
         return path

@@ -28,7 +28,7 @@ def directions_of(
         found = {(source, codes[tag]): Direction(source, tag, "") for tag in tags}
     else:
         parts = [part.data for part in data.parts.values()]
-        # First the corpora without a tag: others may mark text that was made.
+        # First the corpora without a tag: a tag may mark synthetic text.
         for each in sorted(parts, key=lambda each: bool(each.tag)):
             direction = Direction(each.source_language, each.tag, each.target_tag)
             languages = each.source_language, each.target_language
@@ -41,7 +41,7 @@ def directions_of(
 
 
 def _short(languages: Iterable[str]) -> dict[str, str]:
-    """Give each language the shortest code that none before it has."""
+    """Give each language the shortest code that no earlier one has."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(languages):
         base, script = language_and_script(name)

@@ -34,7 +34,7 @@ def open_translator(
     """Make a translator of a run on the local devices, with all models beside it.
 
     Raises InputError for models and a glossary that cannot be used, and if the options
-    need others.
+    need other models.
     """
     keep_compiled()
     choose = open_choice(run, models, options, comet)
@@ -42,8 +42,8 @@ def open_translator(
         for name in ("checkpoint", "ensemble", "dtype", "glossary"):
             if getattr(models, name):
                 raise InputError(
-                    f"{name} is for runs, and {run.export} is an export, which has one "
-                    "model of one type; leave it out"
+                    f"{name} is for runs, and {run.export} is an export; leave {name} "
+                    "out, or use the run that it was made from"
                 )
         return make_translator(run, None, options, choose=choose)
     file = models.glossary
@@ -66,7 +66,7 @@ def make_translator(
 ) -> Translator:
     """Make a translator of parameters on the local devices.
 
-    Those of an export are None. `members` complete an ensemble. `choose` chooses among
+    An export has `params` None. `members` complete an ensemble. `choose` chooses among
     the hypotheses of a part. Raises InputError for options that do not fit the
     vocabulary or the glossary.
     """

@@ -1,4 +1,4 @@
-"""Which config to train on so many sentence pairs, and which scores were measured."""
+"""Which config suits a number of sentence pairs, and which scores were measured."""
 
 import json
 import tomllib
@@ -16,7 +16,7 @@ QUOTED = 4  # numbers of pairs differ by at most this factor from a measured one
 
 
 class Recipe(NamedTuple):
-    """A recipe of recipes.toml, which says what the fields are."""
+    """A recipe of recipes.toml, whose comments explain the fields."""
 
     pairs: float
     config: str

@@ -51,7 +51,7 @@ class Run(NamedTuple):
     model: Model
     record: Record  # what config.json said when the run was opened
     needs_tag: bool = True  # if the vocabulary has tags: no text was without one
-    export: Path | None = None  # the folder of an export that translates in its place
+    export: Path | None = None  # folder of an export that translates in the run's place
 
     def scores(self) -> dict[int, float]:
         """Scores of the evaluations in training, by step; InputError: another run's."""
@@ -169,7 +169,7 @@ def plan_training(run: Run, prepared: PreparedCorpus) -> Plan:
     if count != data.version_count:
         raise InputError(
             f"{run.workdir.path} has {counted(count, 'version')} of its text instead "
-            f"of {data.version_count}, since another version of jaxformer prepared it; "
+            f"of {data.version_count}, since an earlier jaxformer prepared it; "
             "use another run folder"
         )
     versions = [[side.lengths for side in each] for each in prepared.versions]

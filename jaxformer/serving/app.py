@@ -1,7 +1,7 @@
 """The HTTP APIs and the pages, as an ASGI application.
 
-docs/serve.md lists our requests, their answers and the limits, and openapi.json those
-of LibreTranslate's API too.
+docs/serve.md lists the requests of our API, their answers and the limits. openapi.json
+also has those of LibreTranslate's API.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class Api:
 
     @property
     def _links_of(self) -> LinksOf | None:
-        """What finds the links of a hypothesis, in a thread that may wait."""
+        """A function of a hypothesis that waits for its links; call it in a thread."""
         timeout = self._limits.request_timeout
         links = self._batcher.links
         has_any = self._about["attention"]
@@ -242,8 +242,8 @@ class Api:
     async def _read(self, request: Request) -> tuple[Json, int]:
         """Read an object, or a form or query as one, and count the bytes of the body.
 
-        Raises RefusedError without a right, InputError for the body, and HTTPException
-        for its type, its size or slowness.
+        Raises RefusedError for a key or a page, InputError for the body, and
+        HTTPException for its type, its size or slowness.
         """
         media_type = request.headers.get("content-type", "").partition(";")[0]
         media_type, query = media_type.strip().lower(), request.url.query

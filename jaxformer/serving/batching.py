@@ -108,7 +108,7 @@ class Batcher(threading.Thread):
     ) -> Future:
         """Queue texts, each with its prefix and phrases; the result has `TextResult`s.
 
-        `direction` None is the one that the server is started for. Tokenises in the
+        `direction` None is the one that the server was started for. Tokenises in the
         calling thread. Cancel the future to drop all, begun or not. Raises
         TooLargeError, UnavailableError if there is no room, and InputError.
         """
@@ -136,7 +136,7 @@ class Batcher(threading.Thread):
     def links(self, found: Hypothesis) -> Future:
         """Queue a translation; the result has the links of its pieces.
 
-        It has none with a part of more than MAX_ATTENTION_PIECES pieces.
+        There are none if a part has more than MAX_ATTENTION_PIECES pieces.
         """
         translator = self._requests.translator
         sides = found.source_pieces, found.pieces

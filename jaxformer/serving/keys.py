@@ -12,7 +12,7 @@ MINUTE = 60.0  # seconds
 
 
 class RefusedError(Exception):
-    """A request without a right; the message says why, and `headers` when to ask."""
+    """A refused request; the message says why, and `headers` when to ask again."""
 
     def __init__(self, status: int, why: str, **headers: str) -> None:
         super().__init__(why)
@@ -20,7 +20,7 @@ class RefusedError(Exception):
 
 
 def read_keys(file: Path) -> dict[str, float]:
-    """Read a key a line; after a tab the requests of a minute, without it any number.
+    """Read a key a line; after a tab its requests a minute, without it any number.
 
     Raises InputError for a file that cannot be read or is no such list.
     """
@@ -33,18 +33,18 @@ def read_keys(file: Path) -> dict[str, float]:
         match = re.fullmatch(r"([!-~]+)(\t[1-9][0-9]{0,8})?", line)
         if not match or match[1] in keys:  # no message shows a key
             raise InputError(
-                f"line {number} of --api_keys={file} is no new key of ASCII without "
-                "spaces, after which may be a tab and the requests of a minute"
+                f"line {number} of --api_keys={file} is no new key; write ASCII "
+                "without spaces, and perhaps a tab and the requests allowed in a minute"
             )
         keys[match[1]] = float(match[2] or "inf")
     return keys
 
 
 class Keys:
-    """The keys of a server, with the requests of a minute, and those that are left.
+    """The keys of a server, and the requests that each has left in this minute.
 
-    A key with n has n requests at first, and gets one more every 60 / n seconds until
-    it has n. `clock` returns seconds.
+    A key of n requests a minute has n at first, and gets one more every 60 / n seconds
+    until it has n. `clock` returns seconds.
     """
 
     def __init__(

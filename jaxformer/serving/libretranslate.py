@@ -13,10 +13,10 @@ from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.text_pipeline import Direction
 from jaxformer.system.errors import InputError
 
-# Puts the translations of texts into their document; also returns what a reader of it
-# has to know.
+# Puts the translations of texts into their document; also returns messages about its
+# placeholders.
 Join = Callable[[Sequence[Hypothesis]], tuple[str, list[str]]]
-# Finds the texts of a document of a kind such as "html". It raises InputError.
+# Finds the texts of a document, of a kind such as "html". Raises InputError.
 Markup = Callable[[str, str], tuple[list[str], Join]]
 
 
@@ -25,25 +25,25 @@ class Languages(NamedTuple):
 
     directions: Mapping[str, Mapping[str, Direction]]  # by source, then by target
     name: Callable[[str], str]  # of a code, in English
-    # Which of several languages a text is in: with percents, the most probable first.
+    # Which of several languages a text is in, with percents; the most probable first.
     detect: Callable[[Sequence[str], str], list[tuple[str, float]]]
 
     def listed(self) -> list[dict[str, Any]]:
-        """Answer /languages."""
+        """Return the answer of /languages."""
         return [
             {"code": source, "name": self.name(source), "targets": sorted(targets)}
             for source, targets in self.directions.items()
         ]
 
     def detected(self, text: str, target: str | None = None) -> list[dict[str, Any]]:
-        """Answer /detect: languages that are translated, to `target` if given."""
+        """Return that of /detect: source languages, those of a `target` if given."""
         all_of = self.directions.items()
         to = [s for s, targets in all_of if target and _code(targets, target)]
         found = self.detect(to or [*self.directions], text)
         return [{"confidence": round(p, 1), "language": code} for code, p in found]
 
     def settings(self, *, has_keys: bool) -> dict[str, Any]:
-        """Answer /frontend/settings."""
+        """Return the answer of /frontend/settings."""
         target = next(iter(next(iter(self.directions.values()))))
         source = {"code": "auto", "name": "Auto Detect"}
         languages = {
@@ -71,7 +71,7 @@ class TranslateCall(NamedTuple):
     alternatives: int
 
     def answer(self, found: Sequence[Sequence[Hypothesis]]) -> dict[str, Any]:
-        """Write the answer with the hypotheses of the texts of all parts."""
+        """Return the answer, from the hypotheses of the texts of all parts."""
         left, every = iter(found), []
         for texts, join in self.parts:
             own = list(islice(left, len(texts)))
@@ -123,6 +123,6 @@ def _plain(text: str) -> tuple[list[str], Join]:
 
 
 def _code(codes: Collection[str], given: str) -> str:
-    """Return the code of `codes` for a code: "zh" for "zh" and "zh-CN"; or ""."""
+    """Return which of `codes` stands for a code, such as "zh" for "zh-CN", or ""."""
     either = given, re.split("[-_]", given)[0].lower()
     return next((code for code in either if code in codes), "")

@@ -121,7 +121,7 @@ def stop_requests() -> Iterator[StopRequests]:
     requests = StopRequests()
     # With several processes JAX handles SIGTERM and informs all of them.
     numbers = [signal.SIGINT]
-    if _HANGUP and signal.getsignal(_HANGUP) != signal.SIG_IGN:  # as `nohup` has it
+    if _HANGUP and signal.getsignal(_HANGUP) != signal.SIG_IGN:  # `nohup` sets it
         numbers.append(_HANGUP)
     if not processes.are_several():
         numbers.append(signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Change training pairs at random, as users' text differs from a corpus.
+"""Change training pairs at random, in ways in which users' text differs from a corpus.
 
-Some changes teach a model to copy what it does not know: the same emoji or address at
-the same place of both sides, as OpusTrainer (Bogoychev et al. 2023) has it. Others
-teach it that capitals, a missing full stop and typos change no meaning.
+Some changes teach a model to copy unknown text: they put the same emoji or address at
+the same place of both sides, as OpusTrainer (Bogoychev et al. 2023) does. Others teach
+it that capitals, a missing full stop and typos change no meaning.
 """
 
 import re
@@ -11,7 +11,7 @@ from random import Random
 
 from jaxformer.text.sources import Pair
 
-_EMOJI = 0x1F300, 0x1F650  # of which all are assigned since Unicode 9
+_EMOJI = 0x1F300, 0x1F650  # all are assigned in Unicode 9
 # First and last letter of alphabets; all letters between are composed (NFC).
 _ALPHABETS = "az", "az", "αω", "ая", "את", "アン", "一龥"
 _STOP = re.compile(r"\s*[.。।]\s*$")
@@ -20,9 +20,9 @@ _STOP = re.compile(r"\s*[.。।]\s*$")
 def noised(
     pair: Pair, shares: Mapping[str, float], symbols: Sequence[str], random: Random
 ) -> Pair:
-    """Return a pair without a tag, changed by one kind of noise or as it is.
+    """Change a pair, which has no tag, by one kind of noise, or return it as it is.
 
-    `shares` are the probabilities of the kinds, as `data.noise` has them. `symbols` are
+    `shares` are the probabilities of the kinds, as in `data.noise`. `symbols` are
     placeholders, whose letters stay as they are.
     """
     drawn = random.random()
@@ -34,7 +34,7 @@ def noised(
 
 
 def _copy(pair: Pair, symbols: Sequence[str], random: Random) -> Pair:
-    """Put one thing between the same words of both sides, by their shares."""
+    """Insert the same text at the same relative position of both sides."""
     kinds = [_emoji, _number, _url, _address, _word]
     if symbols:
         kinds.append(lambda random: random.choice(symbols))

@@ -184,7 +184,7 @@ class Tokenizer:
 
     @property
     def has_bytes(self) -> bool:
-        """Return whether no character is unknown, on either side."""
+        """Whether both sides write unknown characters as bytes."""
         return all(side.has_bytes for side in self.sides)
 
     def pieces(self) -> list[str]:
