@@ -14,9 +14,7 @@ _INLINE = (
     "label mark math meter output picture progress q rp rt ruby s samp small span "
     "strike strong sub sup svg time tt u var wbr"
 )
-_WITHIN = frozenset(
-    ["", *_INLINE.split()]
-)  # names of tags without their other tag, and of other text
+_WITHIN = frozenset(["", *_INLINE.split()])  # "": the name of what is no tag
 # Elements whose text is no language, of HTML and DocBook.
 _CODE = (
     "code kbd literal literallayout math pre programlisting samp screen script style "
@@ -24,6 +22,7 @@ _CODE = (
 )
 _NATIVE = "bpt", "ept", "it", "ph"  # of XLIFF: the code of a placeholder
 _NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
+_STATE = re.compile(rf"""(\sstate\s*=\s*["'])({"|".join(_NEW)})(?=["'])""")
 
 _escape = partial(escape, quote=False)
 
@@ -140,6 +139,8 @@ def read_xliff(text: str) -> Parts:
         is_new = any(each.attributes.get("state") in _NEW for each in tags)
         own = range(target.first, target.last + 1)
         if is_new or not any(tokens[at].text.strip() for at in own):
-            written[target.first] = [re.sub(r"\s*/>$", ">", tags[0].raw), *content]
             written[target.first + 1 : target.last + 1] = [[]] * (len(own) - 1)
+            written[target.first] = [re.sub(r"\s*/>$", ">", tags[0].raw), *content]
+            for at in (target.first, unit.first):
+                written[at][0] = _STATE.sub(r"\1translated", written[at][0])
     return Parts([part for own in written for part in own], _escape)

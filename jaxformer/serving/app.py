@@ -110,6 +110,7 @@ class Api:
             InputError: lambda _, e: _error(400, str(e)),
             NotFiniteError: self._no_numbers,
             RefusedError: lambda _, e: _error(e.status, str(e), e.headers),
+            TimeoutError: lambda *_: _error(504, "no answer in time"),
             TooLargeError: lambda _, e: _error(413, str(e)),
             UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),

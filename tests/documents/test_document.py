@@ -116,7 +116,7 @@ def test_tags_without_their_other_tag_end_a_sentence():
             "</xliff>",
             "<xliff><u:trans-unit xmlns:u='x'>\n <u:source>One <ph>no</ph> two"
             "</u:source>\n <u:target>ONE <ph>no</ph> TWO</u:target>\n</u:trans-unit>"
-            "<segment state='initial'><source>Three</source><target>THREE</target>"
+            "<segment state='translated'><source>Three</source><target>THREE</target>"
             "</segment><segment><source>a</source><target>b</target></segment><segment>"
             "<source>c</source><target s='1'>C</target></segment></xliff>",
         ),
