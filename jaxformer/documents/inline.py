@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxformer.documents.links import Alignment
+from jaxformer.documents.links import Alignment, is_one_word
 from jaxformer.documents.placeholders import Placeholders
 from jaxformer.documents.tokens import Token
 
@@ -148,16 +148,17 @@ class Segment:
                 groups.setdefault(node.shown, []).append(node)
         offsets = [at for at, each in enumerate(target) if not each.isspace()]
         folded = "".join(target[at].lower()[0] for at in offsets)
-        padded = f" {target} "
+        padded, source = f" {target} ", f" {self.text} "
         for shown in sorted(groups, key=len, reverse=True):
             own = "".join(each.lower()[0] for each in shown if not each.isspace())
+            # It may be within a word if it is in the source, as %(n)s in %(n)sMB.
+            before = any(_is_inside(source, node.begin) for node in groups[shown])
+            behind = any(_is_inside(source, node.end) for node in groups[shown])
             found, at = [], folded.find(own)
             while at >= 0:
                 begin, end = offsets[at], offsets[at + len(own) - 1] + 1
-                around = padded[begin], padded[end + 1]
-                is_whole = not (
-                    (shown[0].isalnum() and around[0].isalnum())
-                    or (shown[-1].isalnum() and around[1].isalnum())
+                is_whole = (before or not _is_inside(padded, begin)) and (
+                    behind or not _is_inside(padded, end)
                 )
                 if is_whole and keep.find(0, begin, end) < 0:
                     found.append((begin, end))
@@ -232,6 +233,11 @@ class Segment:
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
         return "".join(out)
+
+
+def _is_inside(padded: str, at: int) -> bool:
+    """Whether an offset of a text with a space at both ends is inside a word."""
+    return is_one_word(padded[at : at + 2])
 
 
 def _marks(text: str, target: str) -> int:

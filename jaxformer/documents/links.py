@@ -13,6 +13,11 @@ _WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w|(?<!\S)[^\w\s]+(?!\S)")
 _WINDOW = 16  # characters in which a piece is sought; more for each piece not found
 
 
+def is_one_word(text: str) -> bool:
+    """Whether a text is one word, of letters and digits without spaces."""
+    return text.isalnum() and _WORD.fullmatch(text) is not None
+
+
 class Word(NamedTuple):
     """A word of a translation, and the offset in the source that it is linked to."""
 

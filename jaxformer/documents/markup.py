@@ -54,7 +54,8 @@ def _elements(
             owner = _Element(name, at, 0, owner, skipped=owner.skipped)
             owner.parent.children.append(owner)
             own = token.attributes
-            choice = own.get("translate") or own.get("its:translate")
+            choice = own.get("translate") or own.get("its:translate") or ""
+            choice = choice.lower()
             is_code = name in code or "notranslate" in (own.get("class") or "").split()
             if choice == "no" or (is_code and choice != "yes"):
                 owner.skipped = owner.skipped or owner
@@ -95,7 +96,7 @@ def read_html(text: str) -> Parts:
     """Read HTML: elements that are not inline end a sentence."""
     tokens = html_tokens(text)
     elements, owners = _elements(tokens, _CODE.split())
-    for element in elements:
+    for element in elements[1:]:
         element.is_inline = element.name in _WITHIN
     return Parts(_parts(tokens, owners), _escape)
 

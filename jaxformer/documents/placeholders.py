@@ -7,14 +7,16 @@ from jaxformer.system.errors import InputError
 
 SYMBOL = "__PH__"
 # Each repetition is bounded, or ends before what begins a match: the time is linear.
+# Word boundaries are those of ASCII: Chinese has no space before or after %s.
 PATTERNS = (
-    r"(?:\bhttps?://|\bftp://|\bwww\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']",
-    r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",  # e-mail
+    r"(?a:\b)(?:https?://|ftp://|www\.)"
+    r"[^\s<>\"\u3000-\u303f\uff00-\uffef]*[^\s<>\".,;:!?)\]'\u3000-\u303f\uff00-\uffef]",
+    r"(?a:(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})",  # e-mail
     r"\{\{[^{}]{1,200}\}\}|\{%[^{}]{1,200}%\}",  # {{ name }}
     r"[$#]?\{[^{}\s]{0,80}\}",  # {}, {0:.2f}, ${name}
     r"%\([\w.]{1,60}\)[-+#0-9.]{0,8}[a-zA-Z]",  # %(name)s
-    r"%(?:\d{1,2}\$)?[-+#0]{0,4}\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|z)?(?:[diouxXeEfgGcrs]\b|@)",
-    r"%\d{1,2}\b|%[A-Za-z]\w{0,60}%|\$\d{1,2}\b",  # %1, %NAME%, $1
+    r"%(?:\d{1,2}\$)?[-+#0]{0,4}\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|z)?(?:[diouxXeEfgGcrs](?a:\b)|@)",
+    r"(?a:%\d{1,2}\b|%[A-Za-z]\w{0,60}%|\$\d{1,2}\b)",  # %1, %NAME%, $1
     r"</?[A-Za-z][^<>]{0,400}>|&#?\w{1,31};",  # tags and entities
 )
 

@@ -27,7 +27,7 @@ _ENDED = {
     "tr": ("tr", "td", "th", "p"),
     **dict.fromkeys(("tbody", "tfoot"), ("thead", "tbody", "tr", "td", "th", "p")),
 }
-_ENDABLE = frozenset(name for names in _ENDED.values() for name in names)
+_ENDABLE = {"html", "body"}.union(*_ENDED.values())
 
 
 class Token(NamedTuple):
@@ -115,7 +115,8 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
             "write &lt;![ or remove it"
         ) from None
     rest = len(text) - len(parser.rawdata)
-    parser.found.append((rest, Token("other" if is_escaped else "text", "")))
+    is_text = not is_escaped or text.startswith("&", rest)  # as AT&T
+    parser.found.append((rest, Token("text" if is_text else "other", "")))
     unescape = html.unescape if is_escaped else str
     tokens = [
         each._replace(text=unescape(each.raw)) if each.kind == "text" else each

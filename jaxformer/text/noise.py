@@ -14,7 +14,7 @@ from jaxformer.text.sources import Pair
 _EMOJI = 0x1F300, 0x1F650  # all are assigned in Unicode 9
 # First and last letter of alphabets; all letters between are composed (NFC).
 _ALPHABETS = "az", "az", "αω", "ая", "את", "アン", "一龥"
-_STOP = re.compile(r"\s*[.。।]\s*$")
+_STOP = re.compile(r"(?<=[^\s.。।])\s*[.。।]\s*$")  # no ellipsis
 
 
 def noised(

@@ -68,6 +68,20 @@ def test_tags_without_their_other_tag_end_a_sentence():
 
 
 @pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("One.</p>Two.<div>three", ["One.", "Two.", "three"]),
+        ("<p translate=NO>no<p>yes", ["yes"]),
+        ("<html translate=no><body>no", []),
+        ("AT&T or Q&A", ["AT&T or Q&A"]),
+    ],
+)
+def test_html_may_be_as_people_write_it(text, texts):
+    assert Document(text, "html").texts == texts
+    assert translated("html", text) == (text.replace("&", "&amp;"), [])
+
+
+@pytest.mark.parametrize(
     ("markup", "text", "expected"),
     [
         (
@@ -236,6 +250,18 @@ def test_a_lost_placeholder_is_put_back_and_one_too_many_is_reported():
     assert found == ("see {A} here", [])
 
 
+def test_a_placeholder_needs_no_space_around_it():
+    """Chinese has none, and Python formats %(n)sMB."""
+    for text in ("\u5171%s\u4e2a\uff0c$1\u4e2a %(n)d\u4e2a", "%(n)sMB of %(n)sGB"):
+        assert translated("txt", text) == (text, [])
+    document = Document("%d files of %(n)s", "txt")
+    target = "%(n)s\u7684%d\u4e2a\u6587\u4ef6"
+    assert document.write([Hypothesis(target, 0.0, 0.0, 1)]) == (target, [])
+    text = "\u89c1https://x.org/a\uff0c\u8c22\u8c22\u5230a@b.org\u8c22%s\u4e2a"
+    found = [shown for _, _, shown in Placeholders().find(text)]
+    assert found == ["https://x.org/a", "a@b.org", "%s"]
+
+
 def test_patterns_of_ones_own():
     own = Placeholders([r"\d+", "__N__\t#\\w+"], ["__N__"])
     assert [*own.find("12 #x __N__")] == [
@@ -269,7 +295,7 @@ def test_what_is_not_well_formed_is_refused(markup, text, message):
 
 
 @pytest.mark.parametrize(
-    "unit", ["<a ", "<a/", "<!--", "<b>a ", "{a} ", "<i>x</i> ", "&a"]
+    "unit", ["<a ", "<a/", "<!--", "<b>a ", "<p>a ", "{a} ", "<i>x</i> ", "&a"]
 )
 @pytest.mark.parametrize("markup", ["html", "txt"])
 def test_the_time_is_linear_in_the_text(unit, markup):

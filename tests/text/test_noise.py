@@ -64,6 +64,7 @@ def test_case_and_stops_change_on_both_sides_and_placeholders_stay():
     )
     assert by("no_stop", pair, 0) == (pair[0][:-1], pair[1][:-1])
     assert by("no_stop", ("他走。", "He goes"), 0) == ("他走", "He goes")
+    assert by("no_stop", ("Well...", "."), 0) == ("Well...", ".")
 
 
 def test_each_kind_has_its_share():
