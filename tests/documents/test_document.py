@@ -166,7 +166,7 @@ def test_po_entries_without_a_translation_get_one():
 # Properties ---------------------------------------------------------------------------
 
 WORDS = st.sampled_from(
-    ["a", "Bc", "d.", "(e)", "f,g", "&amp;", "&lt;", "{x}", "{y}", "%s", "1", "你好"]
+    ["a", "Bc", "d.", "(e)", "f,g", "&amp;", "&lt;", "{x}", "{y}", "%s.", "1", "你好"]
 )
 TEXTS = st.lists(WORDS | st.sampled_from([" ", "\n", "\u00a0"])).map(" ".join)
 TAGS = st.sampled_from(["b", "i", "code", "div", "p", "x translate='no'"])
