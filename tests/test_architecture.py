@@ -67,8 +67,8 @@ ROOMS = {
         "exports",
         "system contract config text models transformer architectures decoding",
     ),
-    "documents": ("documents", "system decoding"),  # text with markup
-    "serving": ("serving", "system decoding documents"),
+    "documents": ("documents", "system contract decoding"),  # text with markup
+    "serving": ("serving", "system decoding"),
     "reports": ("reports", "system config corpus decoding evaluation"),
     "runs": (
         "runs",

@@ -96,7 +96,7 @@ def test_the_front_page_is_short_and_in_a_readers_order():
     assert len(readme.splitlines()) <= 150
     order = (
         "](docs/attention/picture.png)", "Use something else", "git clone",
-        "--config=configs/parallel_text.py", "jaxformer.main --config=configs/demo.py",
+        "jaxformer new --train", "jaxformer.main --config=configs/demo.py",
         "<!-- the test command -->",
     )  # fmt: skip
     assert [*map(readme.index, order)] == sorted(map(readme.index, order))

@@ -92,7 +92,7 @@ MISTAKES = {
         ("--training.steps=3", "no flag --training.steps; keys are --config.SECTION"),
         (f"{NEW} --config.data.source_language=e\udcff", "language is 'e\\udcff'; say"),
         ("--mode=trian", "there is no command trian; did you mean train?"),
-        ("--mode=x", "there is no command x; there are train, prepare, check"),
+        ("--mode=x", "there is no command x; there are train, new, prepare, check"),
         ("--device=gpu", "no flag --device; use JAX_PLATFORMS=cpu, cuda or tpu"),
         ("--num_processes=2 --process_id=2", "numbered from 0 to 1"),
         ("--num_processes=2 --process_id=-1", "--process_id is -1; it must be"),

@@ -62,7 +62,13 @@ def test_names_are_public_and_help_has_them():
     for name in {*jaxformer.__all__} - {"__version__"}:
         assert re.search(rf"^    (class )?{name}\(", shown, re.M), name
     public = [name for name in dir(jaxformer.Translator) if not name.startswith("_")]
-    assert public == ["attention", "attention_of_parts", "score", "translate"]
+    assert public == [
+        "attention",
+        "attention_of_parts",
+        "score",
+        "translate",
+        "translate_document",
+    ]
 
 
 def test_all_options_are_arguments_with_the_same_defaults_and_meanings():
@@ -109,7 +115,8 @@ def test_examples_run(own_run, toy, quick_check, own_logging, tmp_path, monkeypa
 
 
 def test_functions_return_what_commands_print(use, trained, toy, tmp_path):
-    printed = use("evaluate").result | {"comet": None, "comet_signature": ""}
+    missing = {"comet": None, "comet_signature": "", "other_scores": (), "compared": ()}
+    printed = use("evaluate").result | missing
     assert dataclasses.asdict(jaxformer.evaluate(trained.workdir)) == printed
     with pytest.raises(InputError, match=r"\.step; did you mean training\.steps"):
         jaxformer.train(toy.config, tmp_path / "run", overrides={"training.step": 3})

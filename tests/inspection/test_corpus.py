@@ -200,7 +200,7 @@ def test_pieces_and_unknown_words_are_added(files, pairs, found):
     split = TokenizedCorpus(lengths, lengths)
     letters = sorted(set(str(pairs)))
     pieces = lambda: [*"0123", *letters]  # noqa: E731
-    tokenizer = SimpleNamespace(pieces=pieces, source_pieces=pieces)
+    tokenizer = SimpleNamespace(pieces=pieces, source_pieces=pieces, has_bytes=False)
     report = {
         name: {side: {"unknown": count} for side in ("source", "target")}
         for name, count in (("train", 1), ("dev", 0))

@@ -21,7 +21,9 @@ def test_the_best_are_the_moving_average_which_validation_scored(tmp_path, which
     state = make_state(1)._replace(ema=make_state(2).params)
     with open_checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(1, state)
-    this = SimpleNamespace(workdir=Workdir(tmp_path), config=config, record=None)
+    this = SimpleNamespace(
+        workdir=Workdir(tmp_path), config=config, record=None, export=None
+    )
     this.scores = lambda: {1: 30.0}
     assert_same(run.read_parameters(this, which), make_state(fill).params)
 
@@ -34,6 +36,8 @@ def test_a_checkpoint_that_is_always_removed_ends_the_search(tmp_path, monkeypat
     training = {"ema_decay": None, "patience": None, "steps": 1}
     config = SimpleNamespace(training=SimpleNamespace(**training))
     monkeypatch.setattr(run, "_read_choice", fail)
-    this = SimpleNamespace(workdir=Workdir(tmp_path), config=config, record=None)
+    this = SimpleNamespace(
+        workdir=Workdir(tmp_path), config=config, record=None, export=None
+    )
     with pytest.raises(RemovedError):
         run.read_parameters(this, "latest")
