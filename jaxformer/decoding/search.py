@@ -265,14 +265,15 @@ def _select_beam(
         state.finished,
         _finish(state, best, ends, options),
     )  # [B, 2W, ...]
-    finished = _reorder(candidates, jax.lax.top_k(candidates.scores, width)[1])
+    scores, index = jax.lax.top_k(candidates.scores, width)
+    finished = _reorder(candidates, index)._replace(scores=scores)
 
     still_live = jnp.where(tokens == EOS, -jnp.inf, grown)
     if phrases is not None:  # the first W, in order of log P as without phrases
         rank = jnp.cumsum(still_live > -jnp.inf, axis=1)
         still_live = jnp.where(rank <= width, still_live, -jnp.inf)
-    extensions = extensions._replace(log_probabilities=still_live)
-    live = _reorder(extensions, jax.lax.top_k(still_live, width)[1])
+    grown, index = jax.lax.top_k(still_live, width)
+    live = _reorder(extensions, index)._replace(log_probabilities=grown)
     # log P only falls, so the largest penalty bounds the score of a live hypothesis.
     penalty = length_penalty(state.requests.max_lengths, options)
     bound = live.log_probabilities[:, 0] / penalty  # [B]

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -373,13 +374,15 @@ def silence() -> None:
 
     The failure itself raises an exception. orbax then closes its event loop without
     the other arrays in progress. They fail in threads of tensorstore or in garbage
-    collection, where Python calls nothing but this hook.
+    collection, where Python calls nothing but this hook; those not yet begun warn there
+    (or raise, where warnings are errors).
     """
-    report = sys.unraisablehook
-    expected = ("Event loop is closed", "Encountered error while reading array")
+    report, unbegun = sys.unraisablehook, "coroutine 'async_serialize_from_host"
+    expected = "Event loop is closed", "Encountered error while reading array", unbegun
     sys.unraisablehook = lambda failed: (
         str(failed.exc_value).startswith(expected) or report(failed)
     )
+    warnings.filterwarnings("ignore", unbegun, RuntimeWarning)
     logging.getLogger("asyncio").addFilter(lambda line: "never ret" not in line.msg)
     logging.getLogger("absl").addFilter(
         lambda line: "orbax" not in line.pathname or line.levelno == logging.WARNING
