@@ -118,14 +118,15 @@ def hypotheses_of(
     ended = found.scores[found.lengths > 0]
     require_numbers(ended if ended.size else np.nan)
     source_pieces, given = [names[0][i] for i in source], len(tokenizer.target_start)
-    rows = zip(*(leaf.tolist() for leaf in found), strict=True)
+    gains = np.diff(np.float64(found.sums), axis=1, prepend=0)
+    rows = zip(*(leaf.tolist() for leaf in found._replace(sums=gains)), strict=True)
     hypotheses = [
         Hypothesis(
             tokenizer.decode(tokens), score, log_probability, length - given,
             source_pieces, [names[1][i] for i in tokens[:length]],
-            np.diff(sums[:length], prepend=0.0).tolist(),
+            gained[:length],
         )
-        for tokens, length, score, log_probability, sums in rows
+        for tokens, length, score, log_probability, gained in rows
         if length
     ]  # fmt: skip
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
