@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from jaxformer.commands.flags import read_address
-from jaxformer.config.data import language_name
+from jaxformer.config.languages import language_name
 from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, split_tag

@@ -2,106 +2,22 @@
 
 import dataclasses
 import functools
-import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxformer.config.corpus_weights import read_weights
+from jaxformer.config.noise import NO_NOISE, NoiseConfig
 from jaxformer.config.replaced import require_current
 from jaxformer.config.settings import MOST_LENGTH, SEED, Section, setting
 from jaxformer.system.errors import InputError, did_you_mean
 from jaxformer.tokens import require_plain
 
-logger = logging.getLogger(__name__)
-
 TAG = r">>[^<\s]+<<"  # what a tag looks like, in Marian's models as well
 VERSIONS = 16  # of a text that is drawn at random, unless `data.versions` says it
-_SHARE = {"least": 0, "most": 1}
 # Kinds of pairs that `data.drop` may have: `jaxformer.text.flaws` finds them.
 DROPPED = ("swapped", "language", "copy", "entities", "mojibake", "quotes")
-
-
-def base_language(code: str) -> str:
-    """Return the shortest code of a language: "zh" for zh-CN, zho_Hans and cmn."""
-    return language_and_script(code)[0]
-
-
-@functools.cache
-def language_and_script(code: str) -> tuple[str, str]:
-    """Return "zh" and "Hans" for zh-CN; logs once that a code is unknown."""
-    from langcodes import Language, standardize_tag, tag_is_valid  # --help needs none
-
-    if tag_is_valid(code):
-        language = Language.get(standardize_tag(code, macro=True)).maximize()
-        return language.language or "und", language.script
-    logger.warning(
-        "%r is no language code of ISO 639, and its text is handled as English, for "
-        "example by sacreBLEU's tokeniser 13a; write a code such as de or zho_Hans",
-        code,
-    )
-    return re.split("[-_]", code)[0].lower(), "Latn"
-
-
-def require_language(code: str, what: str) -> None:
-    """Raise InputError, naming `what` has it, unless `code` is a code of ISO 639."""
-    from langcodes import tag_is_valid
-
-    if not tag_is_valid(code):
-        known = language_code(code) or "such as de or zho_Hans"
-        raise InputError(f"{what}={code} is no language code of ISO 639; write {known}")
-
-
-@functools.cache
-def _registered() -> dict[str, list[str]]:
-    """The English names of each language, by the shortest code."""
-    from langcodes.registry_parser import parse_registry
-
-    entries = (each for each in parse_registry() if each["Type"] == "language")
-    return {each["Subtag"]: each.get("Description", []) for each in entries}
-
-
-@functools.cache
-def language_code(name: str) -> str:
-    """Return the ISO 639 code of an English name of a language, "" for other words."""
-    for code, names in _registered().items():
-        if name.casefold() in map(str.casefold, names):
-            return code
-    return ""
-
-
-def language_name(code: str) -> str:
-    """Return the English name of a language: "Chinese (Hant)" for zh-Hant."""
-    base, _, script = code.partition("-")
-    (name, *_) = _registered().get(base) or [base]
-    return name.partition(" (")[0] + (script and f" ({script})")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseConfig(Section, name="data.noise"):
-    """Shares of the training pairs that are changed: `jaxformer.text.noise`."""
-
-    copy: float = setting(
-        "Pairs that get an emoji, a number, a URL, an e-mail address, a placeholder of "
-        "`user_defined_symbols` or an unknown word, the same one on both sides.",
-        **_SHARE,
-    )
-    upper_case: float = setting("Pairs in capitals.", **_SHARE)
-    title_case: float = setting("Pairs with a capital in each word.", **_SHARE)
-    no_stop: float = setting("Pairs without their final full stops.", **_SHARE)
-    typo: float = setting("Pairs with a typo in the source.", **_SHARE)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (total := math.fsum(vars(self).values())) > 1:
-            raise InputError(
-                f"the shares of data.noise add up to {total:g}; lower them to 1 in all"
-            )
-
-
-NO_NOISE = dict.fromkeys(NoiseConfig.keys({}), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig, language_code
+from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import language_code
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.corpus.shard_job import FOUND, SHARDS
 from jaxformer.corpus.store import ShardWriter, id_dtype, names_of, read_index

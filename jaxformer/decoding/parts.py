@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import sentencex
 
-from jaxformer.config.data import base_language
+from jaxformer.config.languages import base_language
 from jaxformer.decoding.search import SearchResult
 from jaxformer.decoding.words import Word, words_of
 from jaxformer.system.errors import InputError, NotFiniteError, counted

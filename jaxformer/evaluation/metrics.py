@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.tokenizers import tokenizer_spm
 
-from jaxformer.config.data import base_language, language_and_script
+from jaxformer.config.languages import base_language, language_and_script
 from jaxformer.evaluation.minimum_bayes_risk import Metric
 from jaxformer.system.errors import InputError
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.config.data import require_language
+from jaxformer.config.languages import require_language
 from jaxformer.decoding.options import CometModel
 from jaxformer.evaluation.comet_scores import Comet, mean_comet
 from jaxformer.evaluation.evaluator import ROW, Evaluation

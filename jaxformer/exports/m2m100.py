@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.config.data import TAG, language_and_script
+from jaxformer.config.data import TAG
+from jaxformer.config.languages import language_and_script
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface

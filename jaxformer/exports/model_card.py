@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer import __version__
-from jaxformer.config.data import DataConfig, base_language
+from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import base_language
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports.parameters import in_markdown, template

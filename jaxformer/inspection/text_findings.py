@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config.data import DataConfig, SplitOf, language_code
+from jaxformer.config.data import DataConfig, SplitOf
+from jaxformer.config.languages import language_code
 from jaxformer.inspection.alignment import find_shifted
 from jaxformer.system.errors import InputError
 from jaxformer.text.flaws import OF_TEXTS, open_languages

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxformer.config.data import language_and_script
+from jaxformer.config.languages import language_and_script
 from jaxformer.decoding.forced import Attention
 from jaxformer.decoding.parts import split_tag
 from jaxformer.evaluation import significance

@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from jaxformer.config.data import DataConfig, language_and_script
+from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import language_and_script
 from jaxformer.decoding.text_pipeline import Direction
 
 

@@ -6,7 +6,8 @@ from functools import partial
 
 import jax
 
-from jaxformer.config.data import DataConfig, base_language
+from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import base_language
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.glossary import Glossary
 from jaxformer.decoding.options import (

@@ -16,7 +16,7 @@ from py3langid.langid import MODEL_DIR, MODEL_FILE
 from py3langid.modelio import load_model
 from scipy.sparse import csr_matrix
 
-from jaxformer.config.data import base_language
+from jaxformer.config.languages import base_language
 from jaxformer.system.errors import InputError
 from jaxformer.tokens import SIDES
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from jaxformer.config.data import language_code, language_name
+from jaxformer.config.languages import language_code, language_name
 from jaxformer.decoding.text_pipeline import Direction
 from jaxformer.runs.directions import directions_of
 from jaxformer.text.languages import most_probable
