@@ -1,5 +1,6 @@
 """A document: the texts in it to translate, and the document with translations."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ MARKUPS = tuple(_READERS)
 class Document:
     """A document of one of MARKUPS, whose `texts` are to be translated.
 
-    Raises InputError for another kind, and for a document that is not well-formed.
+    Raises InputError for another kind, and for a document that is not well-formed or
+    has lone surrogates.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Document:
     ) -> None:
         if markup not in _READERS:
             raise InputError(f"markup is {markup!r}; use one of {', '.join(MARKUPS)}")
+        if re.search("[\ud800-\udfff]", text):
+            raise InputError("the document is not Unicode text; decode it as UTF-8")
         if placeholders is None:
             placeholders = Placeholders()
         bom = text[: text.startswith("\ufeff")]

@@ -101,9 +101,9 @@ def test_html_may_be_as_people_write_it(text, texts):
         (
             "srt",
             "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n- Who?\n- I.\n\nAnd more.\n",
+            "00:03 --> 00:04\n- Who?\r- I.\n\nAnd\rmore.\n",
             "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n- WHO?\n- I.\n\nAND MORE.\n",
+            "00:03 --> 00:04\n- WHO?\r- I.\n\nAND\rMORE.\n",
         ),
         (
             "vtt",
@@ -286,6 +286,7 @@ def test_patterns_of_ones_own():
         ("po", __file__, "this is no .po file"),
         ("srt", "a", "there are no times"),
         ("vtt", "a --> b", "line 1 is not WEBVTT"),
+        ("xml", "<a>\ud800</a>", "is not Unicode text; decode it as UTF-8"),
         ("doc", "", "markup is 'doc'; use one of html, xml"),
     ],
 )
