@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxformer.documents.links import Alignment, is_one_word
+from jaxformer.documents.links import Alignment, is_one_word, is_spaced
 from jaxformer.documents.placeholders import Placeholders
 from jaxformer.documents.tokens import Token
 
 _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
+_CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")
 _LONGEST_SHOWN = 40  # characters of code that is translated as it stands
 
 
@@ -196,6 +197,8 @@ class Segment:
             begin -= _marks(inside, target[max(0, begin - 8) : begin][::-1])
             return begin, end + _marks(inside[::-1], target[end : end + 8])
         before, behind = alignment.near(node.begin)
+        if text[slice(*span)].strip() and (nearest := behind or before):
+            return nearest.begin, nearest.end  # an element keeps some content
         if behind and (text[node.begin - 1].isspace() or not before):
             at = behind.begin
             at -= _marks(text[span[0] : span[0] + 8], target[max(0, at - 8) : at][::-1])
@@ -206,12 +209,21 @@ class Segment:
 
     def _joined(self, target: str, keep: bytearray) -> str:
         out, at, is_line = [], 0, False
+        last, behind = "", ""  # what is written; of a placeholder, what follows it
+
+        def part(written: str, before: str, then: str) -> None:
+            nonlocal last, behind
+            is_apart = _is_apart(last[-1:], behind, before, written[:1])
+            out.append(" " if is_apart else "")
+            last, behind = written, then
 
         def write(end: int) -> None:
             nonlocal at, is_line
             text = "".join(itertools.compress(target[at:end], keep[at:end]))
             text = text.lstrip(_SPACES) if is_line else text
             is_line = is_line and not text
+            if text:
+                part(text, "", "")
             out.append(self._escape(text))
             at = max(at, end)
 
@@ -228,7 +240,10 @@ class Segment:
             write(place[0])
             if child.kind == "break":
                 out[-1] = out[-1].rstrip(_SPACES)
-                is_line = True
+                is_line, last = True, ""
+            if child.shown:
+                source = f" {self.text} "  # so that offsets are one larger
+                part(child.open, source[child.begin], source[child.end + 1])
             out.append(child.open)
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
@@ -238,6 +253,21 @@ class Segment:
 def _is_inside(padded: str, at: int) -> bool:
     """Whether an offset of a text with a space at both ends is inside a word."""
     return is_one_word(padded[at : at + 2])
+
+
+def _is_apart(last: str, behind: str, before: str, first: str) -> bool:
+    """Whether a space is missing between two pieces, of which one is a placeholder.
+
+    `last` and `first` are the characters that meet. `behind` follows the first piece in
+    the source, if it is a placeholder, and `before` precedes the second one; else "".
+    """
+    if behind and before:
+        return behind.isspace() or before.isspace()
+    if before:
+        is_end = before.isspace() and last in _CLOSING
+        return bool(last) and (is_end or (is_spaced(last) and not before.isalnum()))
+    is_begin = behind.isspace() and first in _OPENING
+    return bool(behind) and (is_begin or (is_spaced(first) and not behind.isalnum()))
 
 
 def _marks(text: str, target: str) -> int:

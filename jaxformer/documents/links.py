@@ -18,6 +18,11 @@ def is_one_word(text: str) -> bool:
     return text.isalnum() and _WORD.fullmatch(text) is not None
 
 
+def is_spaced(text: str) -> bool:
+    """Whether a character belongs to a word, of a script with spaces between words."""
+    return text.isalnum() and re.match(f"[{_NO_SPACES}]", text) is None
+
+
 class Word(NamedTuple):
     """A word of a translation, and the offset in the source that it is linked to."""
 

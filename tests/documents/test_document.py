@@ -241,13 +241,29 @@ def test_a_placeholder_is_one_symbol_and_is_put_back_where_it_is_aligned():
 
 def test_a_lost_placeholder_is_put_back_and_one_too_many_is_reported():
     found = translated("txt", "see {a} here", order=lambda _: [0, 2])
-    assert found == ("see {a}here", [])
+    assert found == ("see {a} here", [])
     text, (message,) = translated("txt", "see {a} here", order=lambda _: [0, 1, 1, 2])
     assert (text, "has '{a}' more often" in message) == ("see {a} {a} here", True)
     found = translated(
         "txt", "see {A} here", change=lambda word: word.replace("A", "a")
     )
     assert found == ("see {A} here", [])
+
+
+@pytest.mark.parametrize("target", ["", "Hallo.", "Hallo, oder (mail)!", "da %d."])
+def test_placeholders_stand_apart_from_words_and_from_each_other(target):
+    """An address that meets a word would be another address."""
+    own = "{name}", "https://x.org/a?b=1", "me@x.org", "%d"
+    source = f"Hello {own[0]}, see {own[1]} or (mail) {own[2]} {own[3]}."
+    text, _ = Document(source, "txt").write([Hypothesis(target, 0.0, 0.0, 1)])
+    assert {*own} <= {word.strip(",.!()") for word in text.split()}, text
+    assert not re.search(r"\s[,.!)]|\(\s", text), text
+
+
+def test_an_element_whose_words_are_lost_has_the_nearest_word():
+    text = "<p>see <a href=x>this one</a> now"
+    found, _ = translated("html", text, order=lambda _: [0, 3])
+    assert found == "<p>see <a href=x>now</a>"
 
 
 def test_a_placeholder_needs_no_space_around_it():
