@@ -4,12 +4,13 @@ The config begins with one that comes with jaxformer, which jaxformer.runs.recip
 chooses, and sets what depends on the text and on this device.
 """
 
+import dataclasses
 import logging
 import os
 import re
 import shlex
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,7 @@ from textwrap import fill
 import jax
 
 from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import require_language
 from jaxformer.decoding.fastest_dtype import LEAST_GAIN
 from jaxformer.models.architectures import make_model
 from jaxformer.runs.config_files import ConfigRequest, Values, parse_config
@@ -25,7 +27,7 @@ from jaxformer.runs.estimates import describe_load, seconds_per_update
 from jaxformer.runs.recipes import describe_quality, recipe_for
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import require_output, url_of, write_atomically
-from jaxformer.text.flaws import SAMPLE
+from jaxformer.text.flaws import SAMPLE, require_languages
 from jaxformer.text.languages import UNDETERMINED, recognise
 from jaxformer.text.lines import normalise
 from jaxformer.text.sources import Pair, read_pairs
@@ -39,13 +41,19 @@ _RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
 
 
 class Survey:
-    """Counts of one reading of a text, without pairs that have a blank side."""
+    """Counts of one reading of a text, without pairs that have a blank side.
 
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        self.pairs, self.target_bytes = 0, 0
+    Raises InputError if there is none, or if all pairs `dev` are among them.
+    """
+
+    def __init__(self, pairs: Iterable[Pair], dev: Sequence[Pair]) -> None:
+        self.pairs, self.target_bytes, self.dev = 0, 0, dev
+        unseen = {*dev}
         self.lengths: Counter[int] = Counter()  # bytes of the longer side
         self.sample: list[list[str]] = []  # the first pairs
-        for texts in ([*map(normalise, pair)] for pair in pairs):
+        for pair in pairs:
+            texts = [*map(normalise, pair)]
+            unseen.discard(pair)
             if all(texts):
                 sizes = [len(text.encode()) for text in texts]
                 self.pairs += 1
@@ -55,6 +63,8 @@ class Survey:
                     self.sample.append(texts)
         if not self.pairs:
             raise InputError("--train has no pairs; give another text")
+        if not unseen:
+            raise InputError("--dev has no pair that --train lacks; give other pairs")
 
     def share_above(self, pieces: int) -> float:
         """Estimate the share of pairs with a side of more pieces."""
@@ -85,20 +95,30 @@ def run(
     codes = {"source": source_language, "target": target_language}
     if data["corpus"] in ("jsonl", "parquet") and None in codes.values():
         raise InputError("--source_language and --target_language name the columns")
-    data |= {f"{side}_language": code or UNDETERMINED for side, code in codes.items()}
+    for side, code in codes.items():
+        if code:
+            require_language(code, f"--{side}_language")
+        data[f"{side}_language"] = code or UNDETERMINED
     text = DataConfig.of(recipe_for(0).values()["data"] | data)
-    survey = Survey(read_pairs(text, "train"))
-    deque(read_pairs(text, "dev"), maxlen=0)  # raises if it cannot be read
+    survey = Survey(read_pairs(text, "train"), [*read_pairs(text, "dev")])
     for side, texts in zip(codes, zip(*survey.sample, strict=True), strict=True):
         if data[f"{side}_language"] == UNDETERMINED:
             data[f"{side}_language"] = recognise(texts, side)
+    if data["source_language"] == data["target_language"] and None in codes.values():
+        raise InputError(
+            f"both sides are {data['source_language']}; give texts in two languages, "
+            "or --source_language and --target_language"
+        )
+    text = dataclasses.replace(text, **data)
+    for split, pairs in (("train", survey.sample), ("dev", survey.dev[:SAMPLE])):
+        require_languages(pairs, split, text)
+    workdir = workdir or Path("runs", output.stem)
     name = recipe_for(survey.pairs).config
     write_atomically(output, render(survey, data, load))
     logger.info(
         "wrote %s, which begins with %s; next:\n  %s\n  %s", output, name,
-        shlex.join(["jaxformer", "check", f"--config={output}"]),
-        shlex.join(["jaxformer", "train", f"--config={output}",
-                    str(workdir or Path("runs", output.stem))]),
+        *(shlex.join(["jaxformer", mode, f"--config={output}", str(workdir)])
+          for mode in ("check", "train")),
     )  # fmt: skip
     direction = f"{data['source_language']}-{data['target_language']}"
     return {"pairs": survey.pairs, "direction": direction, "config": name}
@@ -111,8 +131,8 @@ def locate(train: str, dev: str) -> dict[str, str]:
     ]
     if found[0] != found[1] or not found[0]:
         raise InputError(
-            f"--train={train} and --dev={dev} are not alike: give both as "
-            "SOURCE,TARGET, or both as a .tsv, a .jsonl or a .parquet file"
+            f"--train={train} and --dev={dev}: give both as SOURCE,TARGET, or both as "
+            "a .tsv, a .jsonl or a .parquet file"
         )
     data = {"corpus": found[0][0], "directory": "", "test": ""}
     for key, text in (("train", train), ("dev", dev)):
@@ -156,6 +176,7 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
     ]
     module, _, row = recipe.config.partition(":")
     of_epoch = survey.target_bytes / BYTES_OF_A_PIECE + survey.pairs  # pieces and EOS
+    long = survey.share_above(values["batches"]["row_length"])
     template = files(__package__).joinpath("new.txt").read_text("utf-8")
     return template.format(
         **values,
@@ -163,7 +184,7 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
         notes="\n".join(fill(f"- {n}", 88, subsequent_indent="  ") for n in notes),
         why=recipe.why,
         epochs=steps * tokens / of_epoch,
-        long=survey.share_above(values["batches"]["row_length"]),
+        long=f"about {long:.1%}" if long >= 0.0005 else "next to none",
         gain=seconds["float32"] / seconds["bfloat16"],
         module=module,
         row=repr(row) if row else "",

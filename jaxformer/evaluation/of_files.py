@@ -32,9 +32,10 @@ def evaluate_files(
     files under "compared". Raises InputError for a missing flag or files that differ.
     """
     target = languages["target_language"]
-    if not (references and target and (source or not comet)):
-        also = " and --source, for COMET" if comet else ""
-        raise InputError(f"--hypotheses needs --reference, --target_language{also}")
+    needed = {"--reference": references, "--target_language": target}
+    needed |= {"--source, for COMET": source} if comet else {}
+    if missing := [flag for flag, value in needed.items() if not value]:
+        raise InputError(f"--hypotheses needs {' and '.join(missing)}")
     languages = {name: code or "und" for name, code in languages.items()}
     for name, code in languages.items():
         require_language(code, f"--{name}")

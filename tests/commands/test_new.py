@@ -82,7 +82,7 @@ def test_the_config_is_the_recipe_with_this_text(
     monkeypatch.chdir(tmp_path)
     commands = [line[2:] for line in answer.err.splitlines() if line[:2] == "  "]
     assert commands == [
-        f"jaxformer check --config={file}",
+        f"jaxformer check --config={file} runs/mine",
         f"jaxformer train --config={file} runs/mine",
     ]
     flags = f"--config={file}", "--config.data.vocab_size=300"
@@ -97,12 +97,34 @@ def test_each_value_has_a_reason(write, tmp_path):
     assert f"- 6:40:00 for all updates on {jax.device_count()} x cpu" in written
     assert "- the machine was busy, with a load of 99.0 on" in written
     assert re.search(r"own_text_rows:few, [\w ]+: BLEU 20\.3 with\s+10,000", written)
-    assert "BLEU 5.6 with\n  tatoeba_rows:tiny_1000" in written
+    assert re.search(r"BLEU 5\.6\s+with\s+tatoeba_rows:tiny_1000", written)
     assert "bfloat16 is 1.1 times as fast" in written
     assert read_config_file(str(tmp_path / "mine.py"))["model"]["dtype"] == "float32"
     *_, body = written.partition("get_config('few')")
     for paragraph in body.strip().split("\n\n"):
         assert re.match(r" *# [A-Z]\w+: .*\n( *# .*\n)? *config\.", paragraph)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--dev=train.tsv", "--dev has no pair that --train lacks"),
+        ("--train=train.en,train.en --dev=dev.en,dev.en", "both sides are en; give"),
+        ("--dev=dev.de,dev.en --train=train.en,train.de", "source and target exchange"),
+        ("--source_language=English", "is no language code of ISO 639; write en"),
+        ("--source_language=fr", "are not fr-de, most have another language"),
+        ("--train=train.csv", "or both as a .tsv, a .jsonl or a .parquet file"),
+        ("train.en", "two files are one value, as in --train=train.en,train.de"),
+    ],
+)
+def test_a_text_that_is_not_parallel_is_refused(write, tmp_path, flags, message):
+    file = tmp_path / "mine.py"
+    given = {"--train": "train.tsv", "--dev": "dev.tsv"}
+    given |= dict(each.split("=") for each in flags.split() if "=" in each)
+    words = [each for each in flags.split() if "=" not in each]
+    named = [f"{name}={value}" for name, value in given.items()]
+    assert message in write(*named, f"--output={file}", "runs/x", *words).complaint
+    assert not file.exists()
 
 
 def test_a_config_is_never_replaced(write, tmp_path):
@@ -145,7 +167,8 @@ def test_rows_hold_the_sentences(words, rows, monkeypatch):
     """Of 100 pairs, 98 are short; one per cent may be longer than a row."""
     monkeypatch.setattr(new, "seconds_per_update", lambda *_: 1.0)
     long = "seven " * words
-    survey = new.Survey([("a b", "c d")] * 98 + [("a", long), (long, "b"), ("", "x")])
+    pairs = [("a b", "c d")] * 98 + [("a", long), (long, "b"), ("", "x")]
+    survey = new.Survey(pairs, [("e", "f")])
     assert (survey.pairs, survey.target_bytes) == (100, 98 * 3 + len(long.strip()) + 1)
     values = recipe_for(100).values()
     new.fit(values, survey)
