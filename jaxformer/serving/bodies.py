@@ -85,6 +85,8 @@ def read_form(body: bytes, query: str) -> Json:
         pairs = parse_qsl(f"{query}&{body.decode()}", True, errors="strict")
     except ValueError as error:
         raise InputError(f"the body is not a form in UTF-8 ({error})") from None
+    if body.lstrip()[:1] == b"{":  # what curl -d sends without a header
+        raise InputError("for JSON add the header content-type: application/json")
     return {name: text.replace("\r\n", "\n") for name, text in pairs}
 
 
