@@ -196,9 +196,13 @@ class Segment:
             )
             begin -= _marks(inside, target[max(0, begin - 8) : begin][::-1])
             return begin, end + _marks(inside[::-1], target[end : end + 8])
-        before, behind = alignment.near(node.begin)
-        if text[slice(*span)].strip() and (nearest := behind or before):
-            return nearest.begin, nearest.end  # an element keeps some content
+        at, is_inside = node.begin, _is_inside(f" {text} ", node.begin)
+        if is_inside:  # the word is represented by its middle
+            at = re.compile(r"\w*").match(text, at).end()
+        before, behind = alignment.near(at)
+        nearest = before if is_inside or not behind else behind
+        if text[slice(*span)].strip() and nearest:  # an element keeps some content
+            return nearest.begin, nearest.end
         if behind and (text[node.begin - 1].isspace() or not before):
             at = behind.begin
             at -= _marks(text[span[0] : span[0] + 8], target[max(0, at - 8) : at][::-1])

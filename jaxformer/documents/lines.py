@@ -14,7 +14,7 @@ from jaxformer.system.errors import InputError
 _WIDE = 50  # least characters of the longest line of a paragraph that was broken
 # The beginning of a line that is no text: white space, marks of quotations and lists.
 _LEADER = re.compile(r"\s*(?:(?:[-*+>#|\u2022]{1,9}|\d{1,3}[.)])[ \t]+)*")
-_SPEAKER = re.compile(r"[-\u2013]\s*")
+_SPEAKER = re.compile(r"(?:<[^<>\n]*>|\{[^{}\n]*\})*[-\u2013]\s*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 _END = re.compile(r"((?:\r\n?|\n)[ \t]*)")
 _TIME = re.compile(r"(<[\d:.]+>)")

@@ -55,6 +55,7 @@ def _elements(
             owner.parent.children.append(owner)
             own = token.attributes
             choice = own.get("translate") or own.get("its:translate") or ""
+            choice = "no" if own.get("mtype") == "protected" else choice  # XLIFF 1.2
             choice = choice.lower()
             is_code = name in code or "notranslate" in (own.get("class") or "").split()
             if choice == "no" or (is_code and choice != "yes"):
@@ -130,18 +131,24 @@ def read_xliff(text: str) -> Parts:
             continue
         name = tokens[source.first].name.removesuffix("source") + "target"
         inside = slice(source.first + 1, source.last)
+        if not source.has_text and "<![CDATA[" in [each.raw for each in tokens[inside]]:
+            continue
         content = [*_parts(tokens[inside], owners[inside]), f"</{name}>"]
         target = next((each for each in unit.children if each.name == "target"), None)
         if target is None:
             indent = written[source.first - 1] if tokens[source.first - 1].text else []
-            written[source.last] += [*indent, f"<{name}>", *content]
-            continue
-        tags = tokens[target.first], tokens[unit.first]
-        is_new = any(each.attributes.get("state") in _NEW for each in tags)
-        own = range(target.first, target.last + 1)
-        if is_new or not any(tokens[at].text.strip() for at in own):
-            written[target.first + 1 : target.last + 1] = [[]] * (len(own) - 1)
-            written[target.first] = [re.sub(r"\s*/>$", ">", tags[0].raw), *content]
-            for at in (target.first, unit.first):
-                written[at][0] = _STATE.sub(r"\1translated", written[at][0])
+            sources = (s for s in unit.children if s.name in ("source", "seg-source"))
+            last = max(each.last for each in sources)
+            written[last] += [*indent, f"<{name}>", *content]
+        else:
+            tags = tokens[target.first], tokens[unit.first]
+            is_new = any(each.attributes.get("state") in _NEW for each in tags)
+            own = slice(target.first + 1, target.last)
+            if not is_new and "".join(each.raw for each in tokens[own]).strip():
+                continue
+            size = target.last - target.first
+            written[target.first + 1 : target.last + 1] = [[]] * size
+            first = re.sub(r"\s*/>$", ">", tags[0].raw)
+            written[target.first] = [_STATE.sub(r"\1translated", first), *content]
+        written[unit.first][0] = _STATE.sub(r"\1translated", written[unit.first][0])
     return Parts([part for own in written for part in own], _escape)

@@ -101,9 +101,9 @@ def test_html_may_be_as_people_write_it(text, texts):
         (
             "srt",
             "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n- Who?\r- I.\n\nAnd\rmore.\n",
+            "00:03 --> 00:04\n<i>- Who?</i>\r- I.\n\nAnd\rmore.\n",
             "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n- WHO?\r- I.\n\nAND\rMORE.\n",
+            "00:03 --> 00:04\n<i>- WHO?</i>\r- I.\n\nAND\rMORE.\n",
         ),
         (
             "vtt",
@@ -286,6 +286,51 @@ def test_patterns_of_ones_own():
     for pattern, problem in (("(", "unterminated"), ("x*", "empty"), ("", "empty")):
         with pytest.raises(InputError, match=f"placeholders, line 2: .*{problem}"):
             Placeholders(["a", pattern])
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("<source>a</source><target><![CDATA[b]]></target>", None),
+        ("<source>a</source><target><x id='1'/></target>", None),
+        ("<source><![CDATA[a]]></source><target state='new'/>", None),
+        (
+            "<source>a</source><seg-source>a</seg-source>",
+            "<source>a</source><seg-source>a</seg-source><target>A</target>",
+        ),
+        (
+            "<source>a <mrk mtype='protected'>b</mrk> c</source>",
+            "<source>a <mrk mtype='protected'>b</mrk> c</source>"
+            "<target>A <mrk mtype='protected'>b</mrk> C</target>",
+        ),
+    ],
+)
+def test_xliff_keeps_what_is_translated_and_what_cannot_be(unit, expected):
+    """`expected` None: nothing changes."""
+    form = "<xliff><trans-unit>{}</trans-unit></xliff>"
+    found, _ = translated("xliff", form.format(unit), change=upper)
+    assert found == form.format(expected or unit)
+    form = "<xliff><segment state='{}'><source>a</source>{}</segment></xliff>"
+    found, _ = translated("xliff", form.format("initial", ""), change=upper)
+    assert found == form.format("translated", "<target>A</target>")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p>the m<wbr>ost good", "<p>the most<wbr> good"),
+        ("<p>the m<i>o</i>st good", "<p>the <i>most</i> good"),
+    ],
+)
+def test_a_tag_inside_a_word_stays_at_the_word(text, expected):
+    assert translated("html", text)[0] == expected
+
+
+def test_plurals_of_icu_stay():
+    text = "You saw {n, plural, =0 {no cat} one {{{name}} cat} other {# cats}} here"
+    assert Document(text, "txt").texts == [text]
+    (placeholder,) = Placeholders(PATTERNS, [SYMBOL]).find(text)
+    assert text[slice(*placeholder[:2])] == text[8:-5]
 
 
 # Bad input ----------------------------------------------------------------------------
