@@ -106,7 +106,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         file = next((word for word in both if not Path(word).is_dir()), None)
         if file and "source" in command.flags:
             hint = f"did you mean --source={file}?"
-        if "train" in command.flags:
+        if file and "train" in command.flags:
             hint = "two files are one value, as in --train=train.en,train.de"
         if "compare" in command.flags:
             hint = f"did you mean --compare={words[0]}?"

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -43,17 +43,18 @@ _RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
 class Survey:
     """Counts of one reading of a text, without pairs that have a blank side.
 
-    Raises InputError if there is none, or if all pairs `dev` are among them.
+    Raises InputError if it has no other pairs, or more than half of the pairs `dev`.
     """
 
-    def __init__(self, pairs: Iterable[Pair], dev: Sequence[Pair]) -> None:
-        self.pairs, self.target_bytes, self.dev = 0, 0, dev
-        unseen = {*dev}
+    def __init__(self, pairs: Iterable[Pair], dev: Iterable[Pair]) -> None:
+        self.pairs, self.target_bytes = 0, 0
+        own = {tuple(map(normalise, pair)) for pair in dev}
+        unseen = own.copy()
         self.lengths: Counter[int] = Counter()  # bytes of the longer side
         self.sample: list[list[str]] = []  # the first pairs
         for pair in pairs:
             texts = [*map(normalise, pair)]
-            unseen.discard(pair)
+            unseen.discard(tuple(texts))
             if all(texts):
                 sizes = [len(text.encode()) for text in texts]
                 self.pairs += 1
@@ -63,8 +64,11 @@ class Survey:
                     self.sample.append(texts)
         if not self.pairs:
             raise InputError("--train has no pairs; give another text")
-        if not unseen:
-            raise InputError("--dev has no pair that --train lacks; give other pairs")
+        if 2 * len(unseen) < len(own):
+            raise InputError(
+                f"--train has {len(own) - len(unseen):,} of the {len(own):,} pairs of "
+                "--dev, whose scores would mean nothing; give other pairs"
+            )
 
     def share_above(self, pieces: int) -> float:
         """Estimate the share of pairs with a side of more pieces."""
@@ -96,22 +100,26 @@ def run(
     if data["corpus"] in ("jsonl", "parquet") and None in codes.values():
         raise InputError("--source_language and --target_language name the columns")
     for side, code in codes.items():
-        if code:
+        if code:  # of JSON lines and Parquet also the name of the column
             require_language(code, f"--{side}_language")
         data[f"{side}_language"] = code or UNDETERMINED
     text = DataConfig.of(recipe_for(0).values()["data"] | data)
-    survey = Survey(read_pairs(text, "train"), [*read_pairs(text, "dev")])
+    dev_pairs = [*read_pairs(text, "dev")]
+    survey = Survey(read_pairs(text, "train"), dev_pairs)
     for side, texts in zip(codes, zip(*survey.sample, strict=True), strict=True):
         if data[f"{side}_language"] == UNDETERMINED:
             data[f"{side}_language"] = recognise(texts, side)
     if data["source_language"] == data["target_language"] and None in codes.values():
         raise InputError(
-            f"both sides are {data['source_language']}; give texts in two languages, "
-            "or --source_language and --target_language"
+            f"both sides seem to be {data['source_language']}; give texts in two "
+            "languages, or --source_language and --target_language"
         )
     text = dataclasses.replace(text, **data)
-    for split, pairs in (("train", survey.sample), ("dev", survey.dev[:SAMPLE])):
-        require_languages(pairs, split, text)
+    for split, pairs in (("train", survey.sample), ("dev", dev_pairs[:SAMPLE])):
+        try:
+            require_languages(pairs, split, text)
+        except InputError as error:  # as `check` and `train` will say
+            logger.warning("%s", error)
     workdir = workdir or Path("runs", output.stem)
     name = recipe_for(survey.pairs).config
     write_atomically(output, render(survey, data, load))
@@ -164,7 +172,7 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
     """Return the text of the config file that fits a text and this device."""
     recipe = recipe_for(survey.pairs)
     values = recipe.values()
-    values["data"] |= data
+    values["data"] |= {**data, "byte_fallback": True}
     seconds = fit(values, survey)
     steps, tokens = (values["training"][k] for k in ("steps", "tokens_per_update"))
     time = timedelta(seconds=round(steps * seconds[values["model"]["dtype"]]))
@@ -187,5 +195,6 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
         long=f"about {long:.1%}" if long >= 0.0005 else "next to none",
         gain=seconds["float32"] / seconds["bfloat16"],
         module=module,
+        recipe=recipe.config,
         row=repr(row) if row else "",
     )

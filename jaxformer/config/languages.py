@@ -35,7 +35,7 @@ def require_language(code: str, what: str) -> None:
     from langcodes import tag_is_valid
 
     if not tag_is_valid(code):
-        known = language_code(code) or "such as de or zho_Hans"
+        known = language_code(code) or "a code such as de or zho_Hans"
         raise InputError(f"{what}={code} is no language code of ISO 639; write {known}")
 
 

@@ -272,8 +272,8 @@ def _select_beam(
     if phrases is not None:  # the first W, in order of log P as without phrases
         rank = jnp.cumsum(still_live > -jnp.inf, axis=1)
         still_live = jnp.where(rank <= width, still_live, -jnp.inf)
-    grown, index = jax.lax.top_k(still_live, width)
-    live = _reorder(extensions, index)._replace(log_probabilities=grown)
+    kept, index = jax.lax.top_k(still_live, width)
+    live = _reorder(extensions, index)._replace(log_probabilities=kept)
     # log P only falls, so the largest penalty bounds the score of a live hypothesis.
     penalty = length_penalty(state.requests.max_lengths, options)
     bound = live.log_probabilities[:, 0] / penalty  # [B]

@@ -41,8 +41,9 @@ class Document:
     ) -> None:
         if markup not in _READERS:
             raise InputError(f"markup is {markup!r}; use one of {', '.join(MARKUPS)}")
-        if re.search("[\ud800-\udfff]", text):
-            raise InputError("the document is not Unicode text; decode it as UTF-8")
+        if found := re.search("[\ud800-\udfff]", text):
+            line = text.count("\n", 0, found.start()) + 1
+            raise InputError(f"line {line} has a lone surrogate, which is no character")
         if placeholders is None:
             placeholders = Placeholders()
         bom = text[: text.startswith("\ufeff")]

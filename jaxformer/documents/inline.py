@@ -10,8 +10,9 @@ from jaxformer.documents.placeholders import Placeholders
 from jaxformer.documents.tokens import Token
 
 _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
-_CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")
-_LONGEST_SHOWN = 40  # characters of code that is translated as it stands
+_REST = re.compile(r"\w{0,64}")  # of a word
+_CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # beside which a space is
+_LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
 
 
 @dataclass(eq=False)
@@ -102,6 +103,10 @@ class Segment:
         at, has_letters = 0, False
         for begin, end, shown in self._placeholders.find(text):
             has_letters |= self._write(text[at:begin])
+            if shown not in self._placeholders.symbols and (
+                len(shown) > _LONGEST_SHOWN or "\n" in shown
+            ):
+                shown = ""
             self._add("other", self._escape(text[begin:end]), shown)
             at = end
         return self._write(text[at:]) or has_letters
@@ -189,20 +194,15 @@ class Segment:
             return (at, at) if at >= 0 else (size, size)
         span = node.begin, node.end
         if run := alignment.run(*span):
-            inside, (begin, *_), (_, end, _) = (
-                text[slice(*span)].strip(),
-                run[0],
-                run[-1],
-            )
+            inside = text[slice(*span)].strip()
+            (begin, *_), (_, end, _) = run[0], run[-1]
             begin -= _marks(inside, target[max(0, begin - 8) : begin][::-1])
             return begin, end + _marks(inside[::-1], target[end : end + 8])
-        at, is_inside = node.begin, _is_inside(f" {text} ", node.begin)
-        if is_inside:  # the word is represented by its middle
-            at = re.compile(r"\w*").match(text, at).end()
-        before, behind = alignment.near(at)
-        nearest = before if is_inside or not behind else behind
-        if text[slice(*span)].strip() and nearest:  # an element keeps some content
-            return nearest.begin, nearest.end
+        offset = node.begin
+        if offset and is_one_word(text[offset - 1 : offset + 1]):
+            # The link of a word may be behind its middle: take the word as that before.
+            offset = _REST.match(text, offset).end()
+        before, behind = alignment.near(offset)
         if behind and (text[node.begin - 1].isspace() or not before):
             at = behind.begin
             at -= _marks(text[span[0] : span[0] + 8], target[max(0, at - 8) : at][::-1])
@@ -213,13 +213,18 @@ class Segment:
 
     def _joined(self, target: str, keep: bytearray) -> str:
         out, at, is_line = [], 0, False
-        last, behind = "", ""  # what is written; of a placeholder, what follows it
+        source = f" {self.text} "  # so that offsets are one larger
+        last, last_node = "", None  # what is written; if it is a placeholder
 
-        def part(written: str, before: str, then: str) -> None:
-            nonlocal last, behind
-            is_apart = _is_apart(last[-1:], behind, before, written[:1])
+        def separate(written: str, node: _Node | None) -> None:
+            nonlocal last, last_node
+            behind = source[last_node.end + 1] if last_node else ""
+            before = source[node.begin] if node else ""
+            is_lost = any(each and not each.is_found for each in (last_node, node))
+            meet = last[-1:], written[:1]
+            is_apart = all(meet) and _is_apart(*meet, behind, before, is_lost=is_lost)
             out.append(" " if is_apart else "")
-            last, behind = written, then
+            last, last_node = written, node
 
         def write(end: int) -> None:
             nonlocal at, is_line
@@ -227,7 +232,7 @@ class Segment:
             text = text.lstrip(_SPACES) if is_line else text
             is_line = is_line and not text
             if text:
-                part(text, "", "")
+                separate(text, None)
             out.append(self._escape(text))
             at = max(at, end)
 
@@ -244,10 +249,9 @@ class Segment:
             write(place[0])
             if child.kind == "break":
                 out[-1] = out[-1].rstrip(_SPACES)
-                is_line, last = True, ""
+                is_line, last, last_node = True, "", None
             if child.shown:
-                source = f" {self.text} "  # so that offsets are one larger
-                part(child.open, source[child.begin], source[child.end + 1])
+                separate(child.open, child)
             out.append(child.open)
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
@@ -259,19 +263,23 @@ def _is_inside(padded: str, at: int) -> bool:
     return is_one_word(padded[at : at + 2])
 
 
-def _is_apart(last: str, behind: str, before: str, first: str) -> bool:
+def _is_apart(
+    last: str, first: str, behind: str, before: str, *, is_lost: bool
+) -> bool:
     """Whether a space is missing between two pieces, of which one is a placeholder.
 
     `last` and `first` are the characters that meet. `behind` follows the first piece in
     the source, if it is a placeholder, and `before` precedes the second one; else "".
+    `is_lost`: the translation lacked it, and has no space for it.
     """
+    gaps = behind + before
+    if not is_lost:
+        return is_one_word(last + first) and not any(map(str.isalnum, gaps))
     if behind and before:
-        return behind.isspace() or before.isspace()
-    if before:
-        is_end = before.isspace() and last in _CLOSING
-        return bool(last) and (is_end or (is_spaced(last) and not before.isalnum()))
-    is_begin = behind.isspace() and first in _OPENING
-    return bool(behind) and (is_begin or (is_spaced(first) and not behind.isalnum()))
+        return any(map(str.isspace, gaps))
+    other, marks = (last, _CLOSING) if before else (first, _OPENING)
+    is_mark = gaps.isspace() and other in marks
+    return bool(gaps) and (is_mark or (is_spaced(other) and not gaps.isalnum()))
 
 
 def _marks(text: str, target: str) -> int:

@@ -21,6 +21,7 @@ _CODE = (
     "svg template textarea var"
 )
 _NATIVE = "bpt", "ept", "it", "ph"  # of XLIFF: the code of a placeholder
+_CODES = *_NATIVE, "x", "bx", "ex", "sc", "ec", "cp"  # elements that stand for code
 _NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
 _STATE = re.compile(rf"""(\sstate\s*=\s*["'])({"|".join(_NEW)})(?=["'])""")
 
@@ -54,9 +55,11 @@ def _elements(
             owner = _Element(name, at, 0, owner, skipped=owner.skipped)
             owner.parent.children.append(owner)
             own = token.attributes
+            is_protected = (
+                name == "mrk" and own.get("mtype") == "protected"
+            )  # XLIFF 1.2
             choice = own.get("translate") or own.get("its:translate") or ""
-            choice = "no" if own.get("mtype") == "protected" else choice  # XLIFF 1.2
-            choice = choice.lower()
+            choice = choice.lower() or ("no" if is_protected else "")
             is_code = name in code or "notranslate" in (own.get("class") or "").split()
             if choice == "no" or (is_code and choice != "yes"):
                 owner.skipped = owner.skipped or owner
@@ -116,6 +119,12 @@ def read_xml(text: str) -> Parts:
     return Parts(_parts(tokens, owners), _escape)
 
 
+def _is_content(token: Token) -> bool:
+    """Whether a target with this token has a translation."""
+    name = token.name.rpartition(":")[2] if token.kind == "open" else ""
+    return bool(token.text.strip()) or token.raw == "<![CDATA[" or name in _CODES
+
+
 def read_xliff(text: str) -> Parts:
     """Read XLIFF 1.2 or 2: each source without a translation gets a target."""
     tokens = xml_tokens(text)
@@ -131,7 +140,8 @@ def read_xliff(text: str) -> Parts:
             continue
         name = tokens[source.first].name.removesuffix("source") + "target"
         inside = slice(source.first + 1, source.last)
-        if not source.has_text and "<![CDATA[" in [each.raw for each in tokens[inside]]:
+        raws = [each.raw for each in tokens[inside]]
+        if "<![CDATA[" in raws and not any(t.text.strip() for t in tokens[inside]):
             continue
         content = [*_parts(tokens[inside], owners[inside]), f"</{name}>"]
         target = next((each for each in unit.children if each.name == "target"), None)
@@ -144,7 +154,7 @@ def read_xliff(text: str) -> Parts:
             tags = tokens[target.first], tokens[unit.first]
             is_new = any(each.attributes.get("state") in _NEW for each in tags)
             own = slice(target.first + 1, target.last)
-            if not is_new and "".join(each.raw for each in tokens[own]).strip():
+            if not is_new and any(map(_is_content, tokens[own])):
                 continue
             size = target.last - target.first
             written[target.first + 1 : target.last + 1] = [[]] * size

@@ -33,8 +33,9 @@ def evaluate_files(
     """
     target = languages["target_language"]
     needed = {"--reference": references, "--target_language": target}
-    needed |= {"--source, for COMET": source} if comet else {}
-    if missing := [flag for flag, value in needed.items() if not value]:
+    missing = [flag for flag, value in needed.items() if not value]
+    missing += ["--source for COMET"] if comet and not source else []
+    if missing:
         raise InputError(f"--hypotheses needs {' and '.join(missing)}")
     languages = {name: code or "und" for name, code in languages.items()}
     for name, code in languages.items():

@@ -81,12 +81,12 @@ def read_json(body: bytes) -> Json:
 
 def read_form(body: bytes, query: str) -> Json:
     """Read a form, and the query of its URL for what it lacks. Raises InputError."""
+    if body.lstrip()[:1] in (b"{", b"["):  # what curl -d sends without a header
+        raise InputError("for JSON add the header content-type: application/json")
     try:
         pairs = parse_qsl(f"{query}&{body.decode()}", True, errors="strict")
     except ValueError as error:
         raise InputError(f"the body is not a form in UTF-8 ({error})") from None
-    if body.lstrip()[:1] == b"{":  # what curl -d sends without a header
-        raise InputError("for JSON add the header content-type: application/json")
     return {name: text.replace("\r\n", "\n") for name, text in pairs}
 
 

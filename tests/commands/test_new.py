@@ -76,6 +76,7 @@ def test_the_config_is_the_recipe_with_this_text(
         for key, given in {"train": train, "dev": dev}.items()
     }
     values["data"] |= {"corpus": corpus, "directory": "", "test": "", **places}
+    values["data"]["byte_fallback"] = True
     values["model"]["dtype"] = "bfloat16"
     assert read_config_file(str(file)) == values
     # What comes next works from any folder.
@@ -85,7 +86,7 @@ def test_the_config_is_the_recipe_with_this_text(
         f"jaxformer check --config={file} runs/mine",
         f"jaxformer train --config={file} runs/mine",
     ]
-    flags = f"--config={file}", "--config.data.vocab_size=300"
+    flags = f"--config={file}", "--config.data.vocab_size=400"
     assert command("prepare", *flags, workdir=tmp_path / "run").result["pairs"] > 200
 
 
@@ -108,11 +109,12 @@ def test_each_value_has_a_reason(write, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--dev=train.tsv", "--dev has no pair that --train lacks"),
-        ("--train=train.en,train.en --dev=dev.en,dev.en", "both sides are en; give"),
-        ("--dev=dev.de,dev.en --train=train.en,train.de", "source and target exchange"),
+        ("--dev=train.tsv", "--train has 300 of the 300 pairs of --dev"),
+        (
+            "--train=train.en,train.en --dev=dev.en,dev.en",
+            "both sides seem to be en; g",
+        ),
         ("--source_language=English", "is no language code of ISO 639; write en"),
-        ("--source_language=fr", "are not fr-de, most have another language"),
         ("--train=train.csv", "or both as a .tsv, a .jsonl or a .parquet file"),
         ("train.en", "two files are one value, as in --train=train.en,train.de"),
     ],
@@ -125,6 +127,20 @@ def test_a_text_that_is_not_parallel_is_refused(write, tmp_path, flags, message)
     named = [f"{name}={value}" for name, value in given.items()]
     assert message in write(*named, f"--output={file}", "runs/x", *words).complaint
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--dev=dev.de,dev.en --train=train.en,train.de", "source and target exchange"),
+        ("--source_language=fr --dev=dev.tsv --train=train.tsv", "are not fr-de, most"),
+    ],
+)
+def test_another_language_is_a_warning(write, tmp_path, flags, message):
+    """It may be wrong, and `check` refuses such a text with its remedies."""
+    answer = write(*flags.split(), f"--output={tmp_path / 'mine.py'}")
+    assert message in answer.err
+    assert answer.result["pairs"] == 300
 
 
 def test_a_config_is_never_replaced(write, tmp_path):

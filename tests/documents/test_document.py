@@ -101,9 +101,9 @@ def test_html_may_be_as_people_write_it(text, texts):
         (
             "srt",
             "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n<i>- Who?</i>\r- I.\n\nAnd\rmore.\n",
+            "00:03 --> 00:04\n<i>- Who {x}?</i>\r- I.\n\nAnd {n}\rmore.\n",
             "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n<i>- WHO?</i>\r- I.\n\nAND\rMORE.\n",
+            "00:03 --> 00:04\n<i>- WHO {x}?</i>\r- I.\n\nAND {n}\rMORE.\n",
         ),
         (
             "vtt",
@@ -260,10 +260,22 @@ def test_placeholders_stand_apart_from_words_and_from_each_other(target):
     assert not re.search(r"\s[,.!)]|\(\s", text), text
 
 
-def test_an_element_whose_words_are_lost_has_the_nearest_word():
-    text = "<p>see <a href=x>this one</a> now"
-    found, _ = translated("html", text, order=lambda _: [0, 3])
-    assert found == "<p>see <a href=x>now</a>"
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("{name}'s dog", "{name}s Hund", "{name}s Hund"),
+        ("to {city} now", "{city}ba", "{city}ba"),
+        ("to {name} now", "\u05dc{name} now", "\u05dc{name} now"),
+        ("see www.x.org now", "sieh__PH__jetzt", "sieh www.x.org jetzt"),
+        ("see this one {x}.", "sieh dies", "sieh {x} dies"),
+        ("see (a) {x}{y}", "sieh (a)", "sieh {x}{y} (a)"),
+    ],
+)
+def test_the_spaces_of_a_translation_stay(source, target, expected):
+    """A space is added where a placeholder would become another one, or was lost."""
+    symbols = [SYMBOL] if SYMBOL in target else []
+    document = Document(source, "txt", Placeholders(PATTERNS, symbols))
+    assert document.write([Hypothesis(target, 0.0, 0.0, 1)])[0] == expected
 
 
 def test_a_placeholder_needs_no_space_around_it():
@@ -295,6 +307,11 @@ def test_patterns_of_ones_own():
         ("<source>a</source><target><x id='1'/></target>", None),
         ("<source><![CDATA[a]]></source><target state='new'/>", None),
         (
+            "<source><g id='1'>a</g><![CDATA[b]]></source><target><mrk/></target>",
+            "<source><g id='1'>a</g><![CDATA[b]]></source>"
+            "<target><g id='1'>A</g><![CDATA[b]]></target>",
+        ),
+        (
             "<source>a</source><seg-source>a</seg-source>",
             "<source>a</source><seg-source>a</seg-source><target>A</target>",
         ),
@@ -319,7 +336,7 @@ def test_xliff_keeps_what_is_translated_and_what_cannot_be(unit, expected):
     ("text", "expected"),
     [
         ("<p>the m<wbr>ost good", "<p>the most<wbr> good"),
-        ("<p>the m<i>o</i>st good", "<p>the <i>most</i> good"),
+        ("<p>see o<wbr>ne now", "<p>see one<wbr> now"),
     ],
 )
 def test_a_tag_inside_a_word_stays_at_the_word(text, expected):
@@ -328,9 +345,9 @@ def test_a_tag_inside_a_word_stays_at_the_word(text, expected):
 
 def test_plurals_of_icu_stay():
     text = "You saw {n, plural, =0 {no cat} one {{{name}} cat} other {# cats}} here"
-    assert Document(text, "txt").texts == [text]
-    (placeholder,) = Placeholders(PATTERNS, [SYMBOL]).find(text)
-    assert text[slice(*placeholder[:2])] == text[8:-5]
+    assert Document(text, "txt").texts == ["You saw here"]
+    assert translated("txt", text) == (text, [])
+    assert Document(text[8:-5], "txt").texts == []
 
 
 # Bad input ----------------------------------------------------------------------------
@@ -347,7 +364,7 @@ def test_plurals_of_icu_stay():
         ("po", __file__, "this is no .po file"),
         ("srt", "a", "there are no times"),
         ("vtt", "a --> b", "line 1 is not WEBVTT"),
-        ("xml", "<a>\ud800</a>", "is not Unicode text; decode it as UTF-8"),
+        ("xml", "<a>\ud800</a>", "line 1 has a lone surrogate, which is no"),
         ("doc", "", "markup is 'doc'; use one of html, xml"),
     ],
 )
@@ -357,13 +374,19 @@ def test_what_is_not_well_formed_is_refused(markup, text, message):
 
 
 @pytest.mark.parametrize(
-    "unit", ["<a ", "<a/", "<!--", "<b>a ", "<p>a ", "{a} ", "<i>x</i> ", "&a"]
+    "unit",
+    ["a<wbr>", "<a ", "<a/", "<!--", "<b>a ", "<p>a ", "{a} ", "<i>x</i> ", "&a"],
 )
 @pytest.mark.parametrize("markup", ["html", "txt"])
 def test_the_time_is_linear_in_the_text(unit, markup):
     """Python's parser needs a minute for 32,000 characters of the first one."""
     text = unit * (32_000 // len(unit))
     translated(markup, text, is_aligned=False)
+
+
+def test_a_plural_of_icu_that_has_no_end_takes_no_exponential_time():
+    text = "{n,plural," + "y{{a}}" * 5000
+    assert translated("txt", text)[0] == text
 
 
 @given(st.text(alphabet="<>/!-[]x=\"' &;?{}%\n"))
