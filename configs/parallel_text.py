@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data.update(
         corpus="files", source_language="", target_language="", train="", dev="",
-        test="", vocab_size=16_000, byte_fallback=True,
+        test="", vocab_size=16_000,
     )  # fmt: skip
     config.model.update(d_ff=1024, dropout=0.2)
     config.training.update(steps=50_000, eval_every=2500, save_every=500)

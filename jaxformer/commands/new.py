@@ -172,7 +172,7 @@ def render(survey: Survey, data: dict[str, str], load: float) -> str:
     """Return the text of the config file that fits a text and this device."""
     recipe = recipe_for(survey.pairs)
     values = recipe.values()
-    values["data"] |= {**data, "byte_fallback": True}
+    values["data"] |= data
     seconds = fit(values, survey)
     steps, tokens = (values["training"][k] for k in ("steps", "tokens_per_update"))
     time = timedelta(seconds=round(steps * seconds[values["model"]["dtype"]]))

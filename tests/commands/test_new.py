@@ -76,7 +76,6 @@ def test_the_config_is_the_recipe_with_this_text(
         for key, given in {"train": train, "dev": dev}.items()
     }
     values["data"] |= {"corpus": corpus, "directory": "", "test": "", **places}
-    values["data"]["byte_fallback"] = True
     values["model"]["dtype"] = "bfloat16"
     assert read_config_file(str(file)) == values
     # What comes next works from any folder.
@@ -86,7 +85,7 @@ def test_the_config_is_the_recipe_with_this_text(
         f"jaxformer check --config={file} runs/mine",
         f"jaxformer train --config={file} runs/mine",
     ]
-    flags = f"--config={file}", "--config.data.vocab_size=400"
+    flags = f"--config={file}", "--config.data.vocab_size=300"
     assert command("prepare", *flags, workdir=tmp_path / "run").result["pairs"] > 200
 
 
