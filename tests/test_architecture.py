@@ -104,7 +104,7 @@ DOORS = {
     "comet": "evaluation.comet_process",
     "py3langid": "text.languages",
     "sentencex": "decoding.parts",
-    "langcodes": "config.data",
+    "langcodes": "config.languages",
     "altair": "reports",
     "jinja2": "reports.page",
     "polib": "documents.lines",
