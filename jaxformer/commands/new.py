@@ -43,7 +43,7 @@ _RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
 class Survey:
     """Counts of one reading of a text, without pairs that have a blank side.
 
-    Raises InputError if it has no other pairs, or more than half of the pairs `dev`.
+    Raises InputError for a text without such pairs, or with more than half of `dev`.
     """
 
     def __init__(self, pairs: Iterable[Pair], dev: Iterable[Pair]) -> None:

@@ -11,7 +11,7 @@ from jaxformer.documents.tokens import Token
 
 _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
 _REST = re.compile(r"\w{0,64}")  # of a word
-_CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # beside which a space is
+_CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # a space follows, precedes
 _LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
 
 
@@ -66,9 +66,7 @@ class Segment:
                 has_letters |= self._add_text(text[begin:end])
                 self._add("other", text[end:])
             elif token.kind == "other" and token.text.strip(_SPACES):
-                is_short = len(token.text) <= _LONGEST_SHOWN and "\n" not in token.text
-                shown = token.text.strip(_SPACES) if is_short else ""
-                shown = placeholders.symbol or shown
+                shown = placeholders.symbol or _if_short(token.text.strip(_SPACES))
                 self._add("other", token.raw, shown)
             else:
                 self._add(token.kind, token.raw)
@@ -103,10 +101,8 @@ class Segment:
         at, has_letters = 0, False
         for begin, end, shown in self._placeholders.find(text):
             has_letters |= self._write(text[at:begin])
-            if shown not in self._placeholders.symbols and (
-                len(shown) > _LONGEST_SHOWN or "\n" in shown
-            ):
-                shown = ""
+            if shown not in self._placeholders.symbols:
+                shown = _if_short(shown)
             self._add("other", self._escape(text[begin:end]), shown)
             at = end
         return self._write(text[at:]) or has_letters
@@ -200,7 +196,7 @@ class Segment:
             return begin, end + _marks(inside[::-1], target[end : end + 8])
         offset = node.begin
         if offset and is_one_word(text[offset - 1 : offset + 1]):
-            # The link of a word may be behind its middle: take the word as that before.
+            # Inside a word: from its end, `near` returns the word as `before`.
             offset = _REST.match(text, offset).end()
         before, behind = alignment.near(offset)
         if behind and (text[node.begin - 1].isspace() or not before):
@@ -256,6 +252,11 @@ class Segment:
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
         return "".join(out)
+
+
+def _if_short(text: str) -> str:
+    """Return code or a placeholder that can be translated as it stands, else ""."""
+    return text if len(text) <= _LONGEST_SHOWN and "\n" not in text else ""
 
 
 def _is_inside(padded: str, at: int) -> bool:

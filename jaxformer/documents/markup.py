@@ -21,7 +21,7 @@ _CODE = (
     "svg template textarea var"
 )
 _NATIVE = "bpt", "ept", "it", "ph"  # of XLIFF: the code of a placeholder
-_CODES = *_NATIVE, "x", "bx", "ex", "sc", "ec", "cp"  # elements that stand for code
+_STANDALONE = *_NATIVE, "x", "bx", "ex", "sc", "ec", "cp"  # of XLIFF: inline code
 _NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
 _STATE = re.compile(rf"""(\sstate\s*=\s*["'])({"|".join(_NEW)})(?=["'])""")
 
@@ -55,9 +55,7 @@ def _elements(
             owner = _Element(name, at, 0, owner, skipped=owner.skipped)
             owner.parent.children.append(owner)
             own = token.attributes
-            is_protected = (
-                name == "mrk" and own.get("mtype") == "protected"
-            )  # XLIFF 1.2
+            is_protected = (name, own.get("mtype")) == ("mrk", "protected")  # XLIFF 1.2
             choice = own.get("translate") or own.get("its:translate") or ""
             choice = choice.lower() or ("no" if is_protected else "")
             is_code = name in code or "notranslate" in (own.get("class") or "").split()
@@ -122,7 +120,7 @@ def read_xml(text: str) -> Parts:
 def _is_content(token: Token) -> bool:
     """Whether a target with this token has a translation."""
     name = token.name.rpartition(":")[2] if token.kind == "open" else ""
-    return bool(token.text.strip()) or token.raw == "<![CDATA[" or name in _CODES
+    return bool(token.text.strip()) or token.raw == "<![CDATA[" or name in _STANDALONE
 
 
 def read_xliff(text: str) -> Parts:
@@ -142,7 +140,7 @@ def read_xliff(text: str) -> Parts:
         inside = slice(source.first + 1, source.last)
         raws = [each.raw for each in tokens[inside]]
         if "<![CDATA[" in raws and not any(t.text.strip() for t in tokens[inside]):
-            continue
+            continue  # CDATA would stay untranslated in a target
         content = [*_parts(tokens[inside], owners[inside]), f"</{name}>"]
         target = next((each for each in unit.children if each.name == "target"), None)
         if target is None:

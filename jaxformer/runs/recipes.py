@@ -61,5 +61,7 @@ def describe_quality(pairs: int) -> list[str]:
         form = "BLEU {:.1f} with tatoeba_rows:{model}_{pairs}"
         scores = [form.format(np.mean(row["bleu"]), **row) for row in rows]
         text = f"{rows[0]['pairs']:,} pairs of everyday English-German"
-        lines.append(f"to compare, {text}, at most 7,200 updates: {', '.join(scores)}")
+        lines.append(
+            f"for comparison, {text}, at most 7,200 updates: {', '.join(scores)}"
+        )
     return [*lines, "docs/model_size.md has the models; other text differs"]

@@ -375,7 +375,7 @@ def silence() -> None:
     The failure itself raises an exception. orbax then closes its event loop without
     the other arrays in progress. They fail in threads of tensorstore or in garbage
     collection, where Python calls nothing but this hook. Coroutines that have not begun
-    emit a RuntimeWarning, which fails there where warnings are errors.
+    emit a RuntimeWarning, which reaches this hook if warnings are errors.
     """
     report, unbegun = sys.unraisablehook, "coroutine 'async_serialize_from_host"
     expected = "Event loop is closed", "Encountered error while reading array", unbegun

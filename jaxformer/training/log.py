@@ -231,7 +231,7 @@ class MetricsLog(contextlib.ExitStack):
                 speed,
                 self._left(step),
             )
-            self._bar.update(max(0, step - self._bar.n))  # for its last line
+            self._bar.update(max(0, step - self._bar.n))  # its last line shows it
         self.record(step, "train", values)
 
     def record(self, step: int, kind: str, values: Mapping[str, float | str]) -> None:

@@ -97,7 +97,7 @@ def test_each_value_has_a_reason(write, tmp_path):
     assert f"- 6:40:00 for all updates on {jax.device_count()} x cpu" in written
     assert "- the machine was busy, with a load of 99.0 on" in written
     assert re.search(r"own_text_rows:few, [\w ]+: BLEU 20\.3 with\s+10,000", written)
-    assert re.search(r"BLEU 5\.6\s+with\s+tatoeba_rows:tiny_1000", written)
+    assert re.search(r"BLEU\s+5\.6\s+with\s+tatoeba_rows:tiny_1000", written)
     assert "bfloat16 is 1.1 times as fast" in written
     assert read_config_file(str(tmp_path / "mine.py"))["model"]["dtype"] == "float32"
     *_, body = written.partition("get_config('few')")
