@@ -13,7 +13,8 @@ installed are left out, and named. All contestants run on the GPU if there is on
 --dtype=bfloat16 is ours, and Hugging Face's: CTranslate2 takes those of QUANTIZED that
 it has for the device. --only names contestants: "ours", "CTranslate2", "HF", "Marian",
 on CPUs and not with --workdir, "HF compiled", whose steps torch.compile compiles, which
-takes a minute, and "ours with SSRU" in place of the decoder's self-attention.
+takes a minute, "ours with SSRU" in place of the decoder's self-attention, and "export",
+with --workdir on CPUs: `jaxformer.Translator` of exports for CTranslate2.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from benchmarks import harness
 from benchmarks.models import Sizes, device_name, draw_parameters, make_translator
 from benchmarks.peers import decoding as peers
 from benchmarks.peers import marian
+from jaxformer import Translator, export
 from jaxformer.evaluation.metrics import corpus_scores
 from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.system.allocator import keep_memory
@@ -40,7 +42,7 @@ from jaxformer.text.lines import read_lines
 from jaxformer.tokens import EOS
 
 OURS, CT2, HF, HF_COMPILED = "ours", "CTranslate2", "HF", "HF compiled"
-MARIAN, SSRU = "Marian", "ours with SSRU"
+MARIAN, SSRU, EXPORT = "Marian", "ours with SSRU", "export"
 # CTranslate2's types by device; ratios are to the first.
 QUANTIZED = {
     "cpu": ("float32", "int8", "int16", "bfloat16"),
@@ -163,6 +165,12 @@ def real_text(options: argparse.Namespace, folder: Path) -> dict:
         max_batch_size=CT2_BATCH, batch_type="tokens", length_penalty=decoding["alpha"],
         disable_unk=True,
     )  # fmt: skip
+    if EXPORT in options.only and device_name() == "cpu":
+        for kind in quantized().values():
+            to = folder / f"export-{kind}"
+            export(options.workdir, to, format="ctranslate2", quantization=kind)
+            how = {"beam_size": 4, "split_sentences": False}
+            translators[f"{EXPORT} {kind}"] = Translator(to, **how)
     lines, found = list(read_lines(options.text)), {}
     amounts = dict.fromkeys(translators, len(lines))
     for label, repeats in (("first time", 1), ("again", options.repeats)):

@@ -20,6 +20,7 @@ from jaxformer.models.sequence_model import (
     Memory,
     Model,
     Newest,
+    Parameters,
     Weights,
     pad,
     resize_ring,
@@ -42,9 +43,11 @@ class Scorer:
             for member, *each in zip(self._members, *own, strict=True)
         )
 
-    weights = functools.partialmethod(_each, "weights")
     resize_memory = functools.partialmethod(_each, "resize_memory")
     empty_cache = functools.partialmethod(_each, "empty_cache")
+
+    def weights(self, params: Sequence[Parameters]) -> Weights:
+        return self._each("weights", params)
 
     def encode(self, weights: Weights, source: jax.Array) -> Memory:
         return self._each("encode", weights, source=source)

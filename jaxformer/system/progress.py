@@ -33,7 +33,9 @@ PROGRAMS = {
         ("update", "differentiate", "accumulate", "apply_gradients"),
         "the training step",
     ),
-    **dict.fromkeys(("begin", "insert", "advance", "resize"), "the search"),
+    **dict.fromkeys(
+        ("weights", "encode", "begin", "insert", "advance", "resize"), "the search"
+    ),
     "evaluate_batch": "the evaluation",
 }
 _COMPILE = "/jax/core/compile/backend_compile_duration"  # an event of JAX

@@ -11,6 +11,7 @@ from jaxformer.decoding.all_processes import translate_all
 from jaxformer.decoding.translator import Translator
 from jaxformer.system import processes
 from jaxformer.system.errors import InputError
+from jaxformer.system.progress import COMPILES, compiles_reported
 from jaxformer.training.sharding import abstract_state, batch_sharding
 from tests.decoding.tiny import (
     EXTRA,
@@ -46,6 +47,13 @@ def assert_alike(found: Sequence[list], expected: Sequence[list]) -> None:
         ]
         numbers, others = ([h[1:4] for h in each] for each in (ours, theirs))
         np.testing.assert_allclose(numbers, others, rtol=1e-4, atol=1e-5)
+
+
+def test_all_its_programs_are_reported_as_the_search():
+    params_of(MODEL)  # its own programs
+    with compiles_reported():
+        open_translator()(SENTENCES[:2])
+        assert {*COMPILES.made} == {"the search"}
 
 
 @pytest.mark.slow
