@@ -9,7 +9,6 @@ import math
 import pickle
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -118,7 +117,6 @@ def decoder_program(
 
 def read_program(lowered: jax.stages.Lowered, topology: Topology) -> ProgramFacts:
     """Compile a program and return what its text and its compiler say of it."""
-    start = time.monotonic()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -126,9 +124,8 @@ def read_program(lowered: jax.stages.Lowered, topology: Topology) -> ProgramFact
         if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
             raise
         needed = int(float(used[1]) * _UNITS[used[2]])
-        return ProgramFacts(needed, UNKNOWN, 0.0, {}, {}, Counter(), False)
-    seconds, memory = time.monotonic() - start, memory_of(compiled)
-    text = compiled.as_text()
+        return ProgramFacts(needed, UNKNOWN, {}, {}, Counter(), False)
+    memory, text = memory_of(compiled), compiled.as_text()
     chip, devices = topology.chip, topology.devices
     program = Program(text, chip.clock) if chip.is_tpu else GpuProgram(text, chip)
     exchanged = {}
@@ -140,7 +137,6 @@ def read_program(lowered: jax.stages.Lowered, topology: Topology) -> ProgramFact
     return ProgramFacts(
         needed=sum(memory),
         memory=memory,
-        compile_seconds=round(seconds, 1),
         parts=program.parts(),
         collectives=exchanged,
         kernels=program.kernels(),

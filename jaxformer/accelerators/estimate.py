@@ -67,7 +67,6 @@ class ProgramFacts(NamedTuple):
 
     needed: int  # bytes on each device: all that is known if it does not fit
     memory: StepMemory  # UNKNOWN if it does not fit
-    compile_seconds: float
     parts: dict[Part, Cost]
     collectives: dict[tuple[str, str], Exchange]  # by kind and dtype
     kernels: Counter[str]
@@ -169,7 +168,6 @@ def estimate(topology: Topology, work: Work, compiled: Compiled) -> Figures:
             {"kind": kind, "dtype": dtype, **each._asdict()}
             for (kind, dtype), each in exchanged.items()
         ],
-        "compile_seconds": sum(each.compile_seconds for each in programs.values()),
         "has_float64": any(each.has_float64 for each in programs.values()),
     }
     at_peak = work.microbatches * work.flops / (chip.peak * topology.chips)
@@ -217,5 +215,4 @@ def estimate_decoder(
         "estimated_seconds_per_step": sum(c.seconds for c in program.parts.values()),
         "is_lower_bound": not chip.is_tpu,
         "has_float64": program.has_float64,
-        "compile_seconds": program.compile_seconds,
     }

@@ -132,10 +132,7 @@ class Segment:
                 node.place, node.is_found = (min(begins), max(ends)), True
         least = 0
         for node in self._root.children:
-            if node.kind in (
-                "open",
-                "close",
-            ):  # of elements that others share: in order
+            if node.kind in ("open", "close"):  # of elements that others share
                 least = max(least, node.place[0])
                 node.place = (least, least)
         left = "".join(itertools.compress(target, keep))

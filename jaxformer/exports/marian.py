@@ -33,11 +33,7 @@ from jaxformer.tokens import BOS, EOS, PAD, UNK, AnyTokenizer
 
 LONGEST = 512  # pieces that Transformers' search may generate
 # Keys of config.json by `model.tied_embeddings`, (True, True) where they are missing.
-TIES = {
-    "all": (True, True),
-    "target": (False, True),
-    "none": (False, False),
-}
+TIES = {"all": (True, True), "target": (False, True), "none": (False, False)}
 TIE_KEYS = "share_encoder_decoder_embeddings", "tie_word_embeddings"
 # Keys of config.json that our model fixes: the value, and that of a missing key.
 FIXED = {

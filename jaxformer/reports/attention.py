@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,11 +34,6 @@ SPECIFICATIONS["heat_maps"]["spec"] = SPECIFICATIONS["heat_map"]  # of several h
 
 _LETTER = 6.8  # pixels: average width of a letter of size 12
 _LEGIBLE = 9  # pixels: the smallest cell of a heat map whose rows have names
-
-
-def head_colours(heads: int) -> list[str]:
-    """Return a colour for each head; they repeat if there are too few."""
-    return list(islice(cycle(COLOURS), heads))
 
 
 def chart_rows(
@@ -112,7 +106,7 @@ def _fill(
     """
     count = len(matrix.weights)
     domain = list(range(1, count + 1))
-    colour["scale"] = {"domain": domain, "range": head_colours(count)}
+    colour["scale"] = {"domain": domain, "range": list(COLOURS)}
     names = {"queries": matrix.queries, "keys": matrix.keys}
     values = {"side": "", "at": -1, **names, **sizes}
     spec["params"] = [{"name": name, "value": v} for name, v in values.items()]

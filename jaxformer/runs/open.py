@@ -10,11 +10,7 @@ from jaxformer.config.data import DataConfig
 from jaxformer.config.languages import base_language
 from jaxformer.decoding.forced import TeacherForcing
 from jaxformer.decoding.glossary import Glossary
-from jaxformer.decoding.options import (
-    HypothesisChoice,
-    ModelChoice,
-    TranslateOptions,
-)
+from jaxformer.decoding.options import HypothesisChoice, ModelChoice, TranslateOptions
 from jaxformer.decoding.parts import Choose
 from jaxformer.decoding.rerank import Reranker, rerank
 from jaxformer.decoding.translator import Translator

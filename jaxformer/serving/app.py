@@ -29,12 +29,7 @@ from starlette.types import Message, Receive, Scope, Send
 from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.request_queue import SMALL_REQUEST
 from jaxformer.decoding.text_pipeline import TextResult
-from jaxformer.serving.batching import (
-    READY,
-    Batcher,
-    TooLargeError,
-    UnavailableError,
-)
+from jaxformer.serving.batching import READY, Batcher, TooLargeError, UnavailableError
 from jaxformer.serving.bodies import (
     Json,
     read_attention,

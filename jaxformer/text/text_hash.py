@@ -14,10 +14,8 @@ from jaxformer.text.sources import Pair, in_chunks
 class TextChangedError(InputError):
     """The text is another one than it was when its preparation began."""
 
-    MESSAGE = "the text changed while it was prepared; start again"
-
     def __init__(self) -> None:
-        super().__init__(self.MESSAGE)
+        super().__init__("the text changed while it was prepared; start again")
 
 
 class TextHash:

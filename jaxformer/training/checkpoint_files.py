@@ -37,6 +37,7 @@ from jaxformer.system.files import (
 )
 from jaxformer.system.first import once
 from jaxformer.system.mirror import LOCAL, Mirror
+from jaxformer.training.frozen import name_of
 
 State = TypeVar("State")  # a pytree of arrays
 are_several = processes.are_several
@@ -332,7 +333,7 @@ def _require_same_shapes(saved: object, wanted: object, path: Path) -> None:
     """Raise InputError naming the first parameter that differs and both shapes."""
     there, here = (
         {
-            jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+            name_of(path): tuple(leaf.shape)
             for path, leaf in jax.tree.leaves_with_path(tree)
         }
         for tree in (saved, wanted)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.batch import Batch
 from jaxformer.config.sections import TrainingConfig
 from jaxformer.models.sequence_model import LikeParameters, Model
+from jaxformer.training.frozen import name_of
 from jaxformer.training.step import TrainState, dropout_key, gradients
 
 
@@ -73,9 +74,7 @@ def diagnose_update(
 def _first_bad(are_finite: LikeParameters, layers: list[str]) -> str | None:
     """Name the last of `layers` with a bad leaf, else a leaf outside of all layers."""
     bad = [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, ok in jax.tree.leaves_with_path(are_finite)
-        if not ok
+        name_of(path) for path, ok in jax.tree.leaves_with_path(are_finite) if not ok
     ]
     of_layers = (n for n in reversed(layers) if any(p.startswith(n) for p in bad))
     return next(iter([*of_layers, *bad]), None)

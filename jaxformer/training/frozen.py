@@ -4,17 +4,16 @@ The frozen leaves of a tree are None. JAX treats None as an empty subtree, so th
 no gradients, and the optimiser keeps nothing for them.
 """
 
+from functools import partial
+
 import jax
 from flax import linen as nn
 
 from jaxformer.models.sequence_model import LikeParameters, Parameters
 from jaxformer.system.errors import InputError
 
-
-def name_of(path: tuple) -> str:
-    """The name of a parameter from its path, such as "encoder/norm/scale"."""
-    keys = (key.key for key in path if isinstance(key, jax.tree_util.DictKey))
-    return "/".join(keys)
+# The name of a parameter from its path, such as "encoder/norm/scale".
+name_of = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def trainable(params: LikeParameters, freeze: tuple[str, ...]) -> LikeParameters:

@@ -150,7 +150,8 @@ class MetricsLog(contextlib.ExitStack):
         self._tokens_before = tokens_before
         self._writes = writes
         if writes:
-            logs = [WandbLog(workdir, config or {})] if "wandb" in trackers else []
+            has_wandb = "wandb" in trackers
+            logs = [WandbLog(workdir, run, config or {})] if has_wandb else []
             self._trackers = [*map(self.enter_context, logs)]
         self._draws, self._last_values = draws_bars(), ""
         self._bar = self.enter_context(

@@ -1,6 +1,5 @@
 """The device memory of a train step, as XLA reports it; no program is run."""
 
-import logging
 import math
 import re
 from collections.abc import Callable
@@ -15,8 +14,6 @@ from jaxformer.system.errors import InputError
 from jaxformer.training import sharding
 from jaxformer.training.setup import TrainingSetup
 from jaxformer.training.step import TrainState
-
-logger = logging.getLogger(__name__)
 
 GIB = 2**30
 GUESSES = 3  # programs compiled after the first two, at most

@@ -5,17 +5,14 @@ Its own environment variables configure it, such as WANDB_MODE=offline.
 
 import contextlib
 import importlib.util
-import json
 import logging
 import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.system.errors import InputError
-from jaxformer.system.files import write_atomically
 
 if TYPE_CHECKING:
     import wandb
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROJECT = "jaxformer"
-IDS_FILE = "trackers.json"  # of the workdir: the run's name there
 
 
 def require_installed(trackers: Sequence[str]) -> None:
@@ -41,18 +37,18 @@ class WandbLog(contextlib.AbstractContextManager):
     If it fails, one warning says so, and nothing more is written: it never stops a run.
     """
 
-    def __init__(self, workdir: Path, config: Mapping[str, object]) -> None:
-        """Begin the run of a workdir, or continue it."""
+    def __init__(self, workdir: Path, run: str, config: Mapping[str, object]) -> None:
+        """Begin `run` of a workdir, or continue it."""
         self._run: wandb.Run | None = None
-        self._try(lambda: self._begin(workdir.absolute(), config))
+        self._try(lambda: self._begin(workdir.absolute(), run, config))
 
-    def _begin(self, workdir: Path, config: Mapping[str, object]) -> None:
+    def _begin(self, workdir: Path, run: str, config: Mapping[str, object]) -> None:
         import wandb
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=workdir.name,
-            id=_name_of(workdir / IDS_FILE),
+            id=run,
             resume="allow",
             dir=workdir,
             config=dict(config),
@@ -76,12 +72,3 @@ class WandbLog(contextlib.AbstractContextManager):
             self._run = None
             why = f"{type(error).__name__}: {error}"
             logger.warning("the tracker wandb failed and is left out: %s", why)
-
-
-def _name_of(file: Path) -> str:
-    """Read the run's name, or make a new one."""
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, LookupError):
-        return str(json.loads(file.read_bytes())["wandb"])
-    name = uuid.uuid4().hex
-    write_atomically(file, json.dumps({"wandb": name}) + "\n")
-    return name

@@ -13,7 +13,7 @@ SUMS = {("all-reduce", "f32"): Exchange(2, 50_000_000, 10)}
 def program(arguments=100, parts=LOSS, collectives=SUMS, kernels=(("fusion", 7),)):
     memory = StepMemory(arguments, temporary=20, outputs=3)
     counts = dict(parts), collectives, Counter(dict(kernels))
-    return ProgramFacts(sum(memory), memory, 2.0, *counts, has_float64=False)
+    return ProgramFacts(sum(memory), memory, *counts, has_float64=False)
 
 
 def too_large(needed):

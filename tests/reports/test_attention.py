@@ -19,7 +19,7 @@ from jaxformer.reports.attention_data import (
 )
 from jaxformer.system.errors import InputError
 
-from .synthetic_attention import HEADS, LAYERS, attended
+from .synthetic_attention import LAYERS, attended
 
 SOURCE = "Two foxes wander home"
 TARGETS = ("Zwei Füchse wandern heim", "Zwei Füchse gehen heim")
@@ -93,11 +93,11 @@ def test_lines_and_cells_are_drawn_at_their_pieces():
 
 
 def test_a_head_has_the_same_colour_in_every_chart():
-    scale = {"domain": [1, 2, 3, 4], "range": charts.head_colours(HEADS)}
+    scale = {"domain": [1, 2, 3, 4], "range": [*charts.COLOURS]}
     _, lines, _ = VIEW.lines(heads=2).to_dict()["layer"]
     for each in (lines, VIEW.heat_map().to_dict()["spec"]):
         assert each["encoding"]["color"]["scale"] == scale
-    assert len(set(charts.head_colours(16))) == 16
+    assert len({*charts.COLOURS}) >= 16
 
 
 @pytest.mark.parametrize(
