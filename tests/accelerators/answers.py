@@ -17,7 +17,7 @@ def program(arguments=100, parts=LOSS, collectives=SUMS, kernels=(("fusion", 7),
 
 
 def too_large(needed):
-    return ProgramFacts(needed, UNKNOWN, 0.0, {}, {}, Counter(), False)
+    return ProgramFacts(needed, UNKNOWN, {}, {}, Counter(), False)
 
 
 def answer(**programs):
