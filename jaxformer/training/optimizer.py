@@ -80,21 +80,21 @@ def _of_matrices(rule: optax.GradientTransformation) -> optax.GradientTransforma
     """Apply a rule to parameters as matrices; its state has no names of axes."""
 
     def init(params: Parameters) -> optax.OptState:
-        return rule.init(jax.tree.map(as_matrix, nn.unbox(params)))
+        return rule.init(jax.tree.map(_as_matrix, nn.unbox(params)))
 
     def update(
         grads: Parameters, state: optax.OptState, params: Parameters | None = None
     ) -> tuple[Parameters, optax.OptState]:
-        matrices = jax.tree.map(as_matrix, grads)
+        matrices = jax.tree.map(_as_matrix, grads)
         if params is not None:  # whose shapes decide what is factored
-            params = jax.tree.map(as_matrix, params)
+            params = jax.tree.map(_as_matrix, params)
         found, state = rule.update(matrices, state, params)
         return jax.tree.map(lambda new, g: new.reshape(g.shape), found, grads), state
 
     return optax.GradientTransformation(init, update)
 
 
-def as_matrix(x: jax.Array) -> jax.Array:
+def _as_matrix(x: jax.Array) -> jax.Array:
     """Merge dimensions into the two that are most alike."""
     cuts = (math.prod(x.shape[n:]) for n in range(1, x.ndim))
     columns = min(cuts, key=lambda n: abs(math.log(n**2 / x.size)), default=None)

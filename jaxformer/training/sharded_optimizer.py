@@ -6,6 +6,7 @@ and each device receives its share. The mesh axis `tensor` is left to XLA.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -19,7 +20,6 @@ from jaxformer.models import embeddings
 from jaxformer.models.sequence_model import LikeParameters, Parameters
 from jaxformer.models.shards import BATCH_AXES
 from jaxformer.training.loss import LossSums
-from jaxformer.training.optimizer import as_matrix
 
 IN_MODEL_DTYPE = ("kernel", *embeddings.NAMES)  # which the model casts before use
 SumsAndGradients = tuple[LossSums, Parameters]
@@ -97,7 +97,7 @@ def _gather(x: jax.Array, split: PartitionSpec) -> jax.Array:
     for dimension, axes in enumerate(split):
         if axes:
             x = jnp.moveaxis(x, dimension, 0)
-            whole = jax.lax.all_gather(_row_major(x), axes, tiled=True)
+            whole = jax.lax.all_gather(_as_matrix(x), axes, tiled=True)
             return jnp.moveaxis(whole.reshape(-1, *x.shape[1:]), 0, dimension)
     return x
 
@@ -108,7 +108,7 @@ def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
     for dimension, axes in enumerate(split):
         if axes:
             x = jnp.moveaxis(x, dimension, 0)
-            share = jax.lax.psum_scatter(_row_major(x), axes, tiled=True)
+            share = jax.lax.psum_scatter(_as_matrix(x), axes, tiled=True)
             rest = [axis for axis in BATCH_AXES if axis not in axes]
             rest = tuple(axis for axis in rest if jax.lax.axis_size(axis) > 1)
             share = jax.lax.psum(share, rest) if rest else share
@@ -116,12 +116,15 @@ def _scatter(x: jax.Array, split: PartitionSpec) -> jax.Array:
     return jax.lax.psum(x, BATCH_AXES)
 
 
-def _row_major(x: jax.Array) -> jax.Array:
+def _as_matrix(x: jax.Array) -> jax.Array:
     """Merge dimensions into two, about equal, of which the first has major strides.
 
     A TPU stores the last two dimensions in tiles of 8 x 128. [512, 8, 64], the kernel
     of 8 heads, would take and send twice its bytes. It scatters only along a major
     dimension, and otherwise sums whole arrays on every device.
     """
-    x = as_matrix(x)
-    return x if x.ndim == 1 else with_layout_constraint(x, Layout((0, 1)))
+    if x.ndim == 1:
+        return x
+    cuts = (math.prod(x.shape[n:]) for n in range(1, x.ndim))
+    columns = min(cuts, key=lambda columns: abs(math.log(columns**2 / x.size)))
+    return with_layout_constraint(x.reshape(-1, columns), Layout((0, 1)))
