@@ -18,8 +18,9 @@ from tests.commands.runs import pair_flags
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="extra `export`"
 )
-# It normalises probabilities without what is suppressed.
-NEAR = {"abs": 0.02}
+# Of log P of a token: it normalises probabilities without what is suppressed.
+MOST = 0.002
+ROUNDING = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,8 @@ def test_the_same_translations_and_scores(use, use_export, toy, flags):
         assert own["source"] == other["source"] == line
         for a, b in zip(own["hypotheses"], other["hypotheses"], strict=True):
             for key in ("score", "log_probability"):
-                assert b.pop(key) == pytest.approx(a.pop(key), **NEAR)
+                more = b.pop(key) - a.pop(key)
+                assert -ROUNDING <= more <= MOST * a["tokens"] + ROUNDING
             assert len(a["log_probabilities"]) == len(a["pieces"])
             assert b == {**a, "words": [], "log_probabilities": []}
 
@@ -79,7 +81,8 @@ def test_prefixes_and_limits_are_scored_as_whole_translations(trained, exported,
     assert all(each.text.startswith(prefix) for each in found[:3])
     sides = zip(*((each.source_pieces, each.pieces) for each in found), strict=True)
     for each, scored in zip(found, run.score(*sides), strict=True):
-        assert each.log_probability == pytest.approx(scored.log_probability, **NEAR)
+        more = each.log_probability - scored.log_probability
+        assert -ROUNDING <= more <= MOST * len(each.pieces) + ROUNDING
 
 
 def test_scores_of_a_text_and_a_corpus(use, use_export, toy, tmp_path):

@@ -2,13 +2,14 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import jax
 import pytest
 
-from jaxformer.decoding import shapes, text_pipeline
+from jaxformer.decoding import request_queue, shapes, text_pipeline
 from jaxformer.decoding.glossary import Glossary
-from jaxformer.decoding.request_queue import PAIRS, PHRASES, RequestQueue
+from jaxformer.decoding.request_queue import PAIRS, PHRASES, SHORT_TURN, RequestQueue
 from jaxformer.system.errors import InputError
 from tests.decoding.tiny import EXTRA, SENTENCES, open_translator
 
@@ -123,7 +124,9 @@ def test_random_requests_compile_nothing_and_change_no_other(served):
     assert len({requests[key][1]["phrases"] != () for key in answers}) == 2
 
 
-def test_a_small_request_does_not_wait_for_a_large_one(served):
+def test_a_small_request_does_not_wait_for_a_large_one(served, monkeypatch):
+    clock = SimpleNamespace(monotonic=itertools.count(0, SHORT_TURN).__next__)
+    monkeypatch.setattr(request_queue, "time", clock)  # all turns take as long
     answers = {}
     submit(served, answers, "large", " ".join(["7"] * 2000))
     for _ in range(9):
