@@ -15,7 +15,6 @@ LINES = [(10, 1.8e9, {"train/loss": 3.0}), (20, 1.8e9 + 5, {"train/loss": 1.5})]
 
 
 def track(workdir):
-    workdir.mkdir(exist_ok=True)
     with WandbLog(workdir, "a-run", CONFIG) as opened:
         for line in LINES:
             opened.write(*line)
@@ -27,9 +26,9 @@ def test_it_writes_an_offline_run(tmp_path, monkeypatch):
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    track(tmp_path / "run")
+    track(tmp_path)
     wandb.teardown()  # its service writes on after `finish`; at exit it is waited for
-    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     content = file.read_bytes()
     assert b"train/loss" in content
     assert b"d_model" in content
@@ -65,7 +64,7 @@ def test_a_failure_is_named_once_and_never_stops_a_run(
 ):
     monkeypatch.setitem(sys.modules, "wandb", stand_in := StandIn(fails))
     with caplog.at_level(logging.WARNING):
-        track(tmp_path / "run")
+        track(tmp_path)
     assert stand_in.calls[-1] == fails
     (message,) = caplog.messages
     assert "the tracker wandb failed and is left out: ConnectionError" in message
