@@ -3,9 +3,9 @@
     jaxformer train --config=configs/wmt_base.py runs/wmt
     jaxformer translate runs/wmt < text > translation
 
-Most commands end standard output with one line of JSON; on a terminal train, evaluate
-and check print none, since their log says it. Everything else goes to standard error.
-A mistake of the user is one line there, and exit code 2.
+Most commands end standard output with one line of JSON; on a terminal train, evaluate,
+check and new print none, because their log has the same values. Everything else goes to
+standard error. A mistake of the user is one line there, and exit code 2.
 """
 
 import contextlib

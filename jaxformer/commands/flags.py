@@ -63,8 +63,8 @@ FLAG_LIST = (
          "without --config, its config."),
     Flag("train", str, "Training text: two paths or globs, SOURCE,TARGET, or a .tsv, "
          ".jsonl or .parquet file. All but Parquet may be compressed."),
-    Flag("dev", str, "Validation text, in the form of --train; none of its pairs is in "
-         "the training text."),
+    Flag("dev", str, "Validation text, in the form of --train. Its pairs must not be "
+         "in the training text."),
     Flag("source", Path, "File of source sentences."),
     Flag("reference", Path, "File of reference translations, one for each source. For "
          "hypotheses also several, separated by commas, or the columns of FILE.tsv."),

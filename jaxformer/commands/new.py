@@ -98,7 +98,7 @@ def run(
     data = locate(train, dev)
     codes = {"source": source_language, "target": target_language}
     if data["corpus"] in ("jsonl", "parquet") and None in codes.values():
-        raise InputError("--source_language and --target_language name the columns")
+        raise InputError("give the columns: --source_language and --target_language")
     for side, code in codes.items():
         if code:  # of JSON lines and Parquet also the name of the column
             require_language(code, f"--{side}_language")

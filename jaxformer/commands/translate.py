@@ -82,8 +82,8 @@ def run(
     require_text_output(output, [source, prefix, phrases, placeholders])
     if markup and (json or alignment or prefix or phrases):
         raise InputError(
-            "a document has no --json, --alignment, --prefix and --phrases; leave them "
-            "or --markup out"
+            "--json, --alignment, --prefix and --phrases are not for documents; leave "
+            "them or --markup out"
         )
     if placeholders and not markup:
         raise InputError("--placeholders is for a document; give --markup, such as txt")

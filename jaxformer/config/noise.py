@@ -14,14 +14,14 @@ class NoiseConfig(Section, name="data.noise"):
     """Shares of the training pairs that are changed: `jaxformer.text.noise`."""
 
     copy: float = setting(
-        "Pairs that get an emoji, a number, a URL, an e-mail address, a placeholder of "
-        "`user_defined_symbols` or an unknown word, the same one on both sides.",
+        "Share of pairs that get the same emoji, number, URL, e-mail address, unknown "
+        "word or placeholder of `user_defined_symbols` on both sides.",
         **_SHARE,
     )
-    upper_case: float = setting("Pairs in capitals.", **_SHARE)
-    title_case: float = setting("Pairs with a capital in each word.", **_SHARE)
-    no_stop: float = setting("Pairs without their final full stops.", **_SHARE)
-    typo: float = setting("Pairs with a typo in the source.", **_SHARE)
+    upper_case: float = setting("Share of pairs in capitals.", **_SHARE)
+    title_case: float = setting("Share of pairs with a capital in each word.", **_SHARE)
+    no_stop: float = setting("Share of pairs without final full stops.", **_SHARE)
+    typo: float = setting("Share of pairs with a typo in the source.", **_SHARE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -120,7 +120,7 @@ class TranslateOptions(SearchOptions, DecodingConfig):
     )
     split_sentences: bool = setting(
         "Translate each sentence of a line by itself, and join the translations. By "
-        "default only the server and jaxformer.Translator do.",
+        "default only the server, jaxformer.Translator and documents do.",
         default=False,
     )
 

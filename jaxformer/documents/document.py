@@ -43,7 +43,7 @@ class Document:
             raise InputError(f"markup is {markup!r}; use one of {', '.join(MARKUPS)}")
         if found := re.search("[\ud800-\udfff]", text):
             line = text.count("\n", 0, found.start()) + 1
-            raise InputError(f"line {line} has a lone surrogate, which is no character")
+            raise InputError(f"line {line} has a lone surrogate; remove it")
         if placeholders is None:
             placeholders = Placeholders()
         bom = text[: text.startswith("\ufeff")]
@@ -86,7 +86,7 @@ class Document:
 def placeholders_of(
     tokenizer: "AnyTokenizer", patterns: Sequence[str] | None = None
 ) -> Placeholders:
-    """Return the placeholders of `patterns`, None: PATTERNS, with their pieces."""
+    """Return `Placeholders` of `patterns`, None: PATTERNS, and a vocabulary."""
     pieces = {*tokenizer.pieces()} & {*tokenizer.source_pieces()}
     return Placeholders(PATTERNS if patterns is None else patterns, pieces)
 
@@ -99,7 +99,7 @@ def translate_document(
     patterns: Sequence[str] | None = None,
     translate: Callable[[list[str]], list[list["Hypothesis"]]] | None = None,
 ) -> tuple[str, list[str]]:
-    """Return what `Document.write` does with the best hypothesis of each text.
+    """Translate a document; return it and messages about its placeholders.
 
     `patterns` are those of `Placeholders`; None: PATTERNS. `translate` takes the place
     of the translator's own function.

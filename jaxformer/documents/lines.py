@@ -107,7 +107,7 @@ def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
 def read_srt(text: str) -> Parts:
     """Read SubRip's subtitles. Raises InputError if there are none."""
     if "-->" not in text:
-        raise InputError("there are no times, such as 00:00:01,000 --> 00:00:02,000")
+        raise InputError("no line has times, such as 00:00:01,000 --> 00:00:02,000")
     return Parts([*_cues(text, _tagged)])
 
 

@@ -73,8 +73,8 @@ class Alignment:
     def run(self, begin: int, end: int) -> Sequence[Word]:
         """Return the words linked to a span of the source that stand together.
 
-        Of all runs of words it is the one with the highest score: its words linked to
-        the span, less its other words.
+        The run has the highest score: the number of its words that are linked to the
+        span, less the number of its other words.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
         best, most, score, first, last = (0, 0), 0, 0, 0, 0

@@ -126,7 +126,7 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
 
 
 def _closed(tokens: Sequence[Token]) -> list[Token]:
-    """Add the ends that HTML lets be left out; what has no other tag is "other"."""
+    """Add end tags that HTML makes optional; a tag without its other is "other"."""
     found: list[Token] = []
     opened: list[int] = []
     counts = collections.Counter[str]()  # of opened tags, by name

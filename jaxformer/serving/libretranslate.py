@@ -36,7 +36,7 @@ class Languages(NamedTuple):
         ]
 
     def detected(self, text: str, target: str | None = None) -> list[dict[str, Any]]:
-        """Return that of /detect: source languages, those of a `target` if given."""
+        """Return the answer of /detect; with `target` only source languages of it."""
         all_of = self.directions.items()
         to = [s for s, targets in all_of if target and _code(targets, target)]
         found = self.detect(to or [*self.directions], text)

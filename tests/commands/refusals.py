@@ -232,7 +232,7 @@ MISTAKES = {
         ("--prefix=short", "short has 2 lines and standard input has 3"),
         ("--prefix=many", "many has 51 lines and standard input has 3"),
         ("--markup=xml", "no well-formed XML"),
-        ("--markup=txt --json", "a document has no --json"),
+        ("--markup=txt --json", "are not for documents"),
         ("--markup=doc", "'doc'; use one of html, xml"),
         ("--placeholders=short", "--placeholders is for a document"),
         ("--phrases=short", "short has 2 lines and standard input has 3"),
@@ -328,7 +328,7 @@ MISTAKES = {
         ("--train=one,nine --dev=one,one --output=new.py", "there is no file"),
         ("--train=one --dev=one --output=new.py", "give both as SOURCE,TARGET"),
         ("--train=a.tsv --dev=one,one --output=new.py", "one,one: give both as"),
-        ("--train=a.jsonl --dev=a.jsonl.gz --output=new.py", "name the columns"),
+        ("--train=a.jsonl --dev=a.jsonl.gz --output=new.py", "give the columns"),
         ("--train=blank,blank --dev=one,one --output=new.py", "--train has no pairs"),
     ],
     "align": [

@@ -362,9 +362,9 @@ def test_plurals_of_icu_stay():
         ("html", "a\n<![<![", "line 2 has '<!\\['"),
         ("po", "msgid ''\nx", "this is no .po file"),
         ("po", __file__, "this is no .po file"),
-        ("srt", "a", "there are no times"),
+        ("srt", "a", "no line has times"),
         ("vtt", "a --> b", "line 1 is not WEBVTT"),
-        ("xml", "<a>\ud800</a>", "line 1 has a lone surrogate, which is no"),
+        ("xml", "<a>\ud800</a>", "line 1 has a lone surrogate; remove it"),
         ("doc", "", "markup is 'doc'; use one of html, xml"),
     ],
 )
