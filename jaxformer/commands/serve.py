@@ -12,9 +12,9 @@ from jaxformer.config.languages import language_name
 from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, split_tag
+from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.decoding.request_queue import RequestQueue
 from jaxformer.documents.document import Document, placeholders_of
-from jaxformer.documents.placeholders import Placeholders
 from jaxformer.runs.config_files import ConfigRequest
 from jaxformer.runs.directions import directions_of
 from jaxformer.runs.open import open_translator

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from jaxformer.decoding.placeholders import PATTERNS, Placeholders
 from jaxformer.documents.inline import Segment
 from jaxformer.documents.lines import read_po, read_srt, read_txt, read_vtt
 from jaxformer.documents.links import Alignment
 from jaxformer.documents.markup import read_html, read_xliff, read_xml
-from jaxformer.documents.placeholders import PATTERNS, Placeholders
 from jaxformer.system.errors import InputError
 
 if TYPE_CHECKING:  # these import JAX, and commands/flags.py only needs MARKUPS

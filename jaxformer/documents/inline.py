@@ -5,14 +5,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.documents.links import Alignment, is_one_word, is_spaced
-from jaxformer.documents.placeholders import Placeholders
 from jaxformer.documents.tokens import Token
 
 _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
 _REST = re.compile(r"\w{0,64}")  # of a word
 _CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # a space follows, precedes
 _LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
+# What begins or ends something, but is no element: in text, and in XLIFF.
+_HALF = re.compile(r"\{%|\{\{[#^/]|</?[A-Za-z]")
+_NATIVE_HALF = re.compile(r"<(?:[\w.-]+:)?[be]pt\b")
 
 
 @dataclass(eq=False)
@@ -28,6 +31,7 @@ class _Node:
     children: list["_Node"] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # in the translation
     is_found: bool = False  # a placeholder at that place, or an element with one
+    is_half: bool = False  # one of two that belong together, such as {% if %}
 
 
 class Segment:
@@ -49,7 +53,7 @@ class Segment:
         self._stack = [self._root]  # that are open
         self._written: list[str] = []
         self._length = 0
-        seen = [at for at, each in enumerate(tokens) if each.text.strip(_SPACES)]
+        seen = [at for at, each in enumerate(tokens) if each.text.strip()]
         first, last = (seen[0], seen[-1]) if seen else (0, -1)
         has_letters = False
         for at, token in enumerate(tokens):
@@ -60,14 +64,15 @@ class Segment:
                 node.kind, node.close, node.end = "pair", token.raw, self._length
             elif token.kind == "text" and first <= at <= last:
                 text = token.text
-                begin = len(text) - len(text.lstrip(_SPACES)) if at == first else 0
-                end = len(text.rstrip(_SPACES)) if at == last else len(text)
+                begin = len(text) - len(text.lstrip()) if at == first else 0
+                end = len(text.rstrip()) if at == last else len(text)
                 self._add("other", text[:begin])
                 has_letters |= self._add_text(text[begin:end])
                 self._add("other", text[end:])
-            elif token.kind == "other" and token.text.strip(_SPACES):
+            elif token.kind == "other" and token.text.strip():
                 shown = placeholders.symbol or _if_short(token.text.strip(_SPACES))
-                self._add("other", token.raw, shown)
+                node = self._add("other", token.raw, shown)
+                node.is_half = _NATIVE_HALF.match(token.raw) is not None
             else:
                 self._add(token.kind, token.raw)
                 self._write(" " if token.kind == "break" else "")
@@ -103,7 +108,8 @@ class Segment:
             has_letters |= self._write(text[at:begin])
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
-            self._add("other", self._escape(text[begin:end]), shown)
+            node = self._add("other", self._escape(text[begin:end]), shown)
+            node.is_half = _HALF.match(text, begin) is not None
             at = end
         return self._write(text[at:]) or has_letters
 
@@ -130,6 +136,7 @@ class Segment:
             if found := [each.place for each in node.children if each.is_found]:
                 begins, ends = zip(node.place, *found, strict=True)
                 node.place, node.is_found = (min(begins), max(ends)), True
+            _put_in_order(node.children)
         least = 0
         for node in self._root.children:
             if node.kind in ("open", "close"):  # of elements that others share
@@ -206,6 +213,7 @@ class Segment:
 
     def _joined(self, target: str, keep: bytearray) -> str:
         out, at, is_line = [], 0, False
+        line_ends: list[int] = []  # indices in `out`
         source = f" {self.text} "  # so that offsets are one larger
         last, last_node = "", None  # what is written; if it is a placeholder
 
@@ -243,17 +251,38 @@ class Segment:
             if child.kind == "break":
                 out[-1] = out[-1].rstrip(_SPACES)
                 is_line, last, last_node = True, "", None
+                line_ends.append(len(out))
             if child.shown:
                 separate(child.open, child)
             out.append(child.open)
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
+        begin = 0
+        for end in [*line_ends, len(out)]:
+            if "".join(out[begin:end]).strip():
+                begin = end + 1
+            elif line_ends:  # an empty line would end a subtitle or a paragraph
+                out[end if end < len(out) else begin - 1] = ""
         return "".join(out)
+
+
+def _put_in_order(nodes: Sequence[_Node]) -> None:
+    """Give the places of halves, and of tags without text, to them in their order."""
+    own = [
+        each
+        for each in nodes
+        if each.is_half or (each.begin == each.end and each.kind in ("other", "pair"))
+        if each.open.strip()
+    ]
+    places = sorted((each.place, each.is_found) for each in own)
+    for node, place in zip(own, places, strict=True):
+        node.place, node.is_found = place
 
 
 def _if_short(text: str) -> str:
     """Return code or a placeholder that can be translated as it stands, else ""."""
-    return text if len(text) <= _LONGEST_SHOWN and "\n" not in text else ""
+    is_short = len(text) <= _LONGEST_SHOWN and "\n" not in text
+    return text if is_short and not text.isspace() else ""
 
 
 def _is_inside(padded: str, at: int) -> bool:

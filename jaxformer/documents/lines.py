@@ -17,6 +17,11 @@ _LEADER = re.compile(r"\s*(?:(?:[-*+>#|\u2022]{1,9}|\d{1,3}[.)])[ \t]+)*")
 _SPEAKER = re.compile(r"(?:<[^<>\n]*>|\{[^{}\n]*\})*[-\u2013]\s*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 _END = re.compile(r"((?:\r\n?|\n)[ \t]*)")
+# Of a .po file: a comment, or a string, in the first line of a field behind its name.
+_PO_LINE = re.compile(
+    r"(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"
+    r'(?:"(?:[^"\\]|\\[\\ntrvbf"])*")?)\s*'
+)
 _TIME = re.compile(r"(<[\d:.]+>)")
 
 _Tokens = Callable[[str], list[Token]]
@@ -88,17 +93,18 @@ def read_txt(text: str) -> Parts:
 
 
 def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
-    """Divide subtitles: the lines of a cue are one text, of a dialogue one each."""
-    cue: list[str] = []
+    """Divide subtitles: a cue is one text, of a dialogue one for each dash."""
+    cue: list[str] = []  # its texts
     is_cue = False
-    for line in [*_LINE.findall(text), ""]:
-        # In SubRip's files text may follow a blank line.
-        is_text = is_cue or (tokens_of is _tagged and not line.strip().isdecimal())
-        if is_text and line.strip() and "-->" not in line:
-            cue.append(line)
+    for line, after in itertools.pairwise([*_LINE.findall(text), "", ""]):
+        # In SubRip's files text may follow a blank line, and a number may follow text.
+        is_number = line.strip().isdecimal() and (not is_cue or "-->" in after)
+        is_text = is_cue or tokens_of is _tagged
+        if is_text and not is_number and line.strip() and "-->" not in line:
+            is_next = cue and not (_SPEAKER.match(line) and _SPEAKER.match(cue[0]))
+            cue.append((cue.pop() if is_next else "") + line)
             continue
-        is_dialogue = all(map(_SPEAKER.match, cue))
-        for each in cue if is_dialogue else ["".join(cue)]:
+        for each in cue:
             yield from _line(each, tokens_of, _SPEAKER)
         cue, is_cue = [], "-->" in line or (is_cue and bool(line.strip()))
         yield line
@@ -121,8 +127,13 @@ def read_vtt(text: str) -> Parts:
 def read_po(text: str) -> Parts:
     """Read a .po file: entries without a translation get one; the others stay.
 
-    Raises InputError if it cannot be read.
+    Raises InputError if it cannot be read, or not without a change.
     """
+    for number, line in enumerate(_LINE.findall(text), start=1):
+        if not _PO_LINE.fullmatch(line.strip()):
+            raise InputError(
+                f"line {number} is no line of a .po file: {line.strip()[:60]!r}"
+            )
     try:
         file = polib.pofile(f"{text}\n")  # without a line end it may be a path
     except (OSError, ValueError, LookupError, AttributeError) as error:

@@ -38,6 +38,7 @@ class _Element:
     parent: "_Element | None" = None
     children: list["_Element"] = field(default_factory=list)
     skipped: "_Element | None" = None  # the outermost element that is not translated
+    code: "_Element | None" = None  # the same, or around it one that is inline
     is_inline: bool = False
     has_text: bool = False
 
@@ -78,7 +79,10 @@ def _parts(tokens: Sequence[Token], owners: Sequence[_Element]) -> list[Part]:
     parts: list[Part] = []
     before = None
     for token, owner in zip(tokens, owners, strict=True):
-        code = owner.skipped
+        if token.kind == "open":  # what is in an element that moves, moves with it
+            outer = owner.parent.code
+            owner.code = outer if outer and outer.is_inline else owner.skipped
+        code = owner.code
         is_tag = token.kind in ("open", "close") or token.name not in _WITHIN
         if not (code or owner).is_inline and (code or is_tag):
             parts.append(token.raw)
@@ -127,8 +131,9 @@ def read_xliff(text: str) -> Parts:
     """Read XLIFF 1.2 or 2: each source without a translation gets a target."""
     tokens = xml_tokens(text)
     elements, owners = _elements(tokens, _NATIVE)
-    for element in elements:
-        element.is_inline = True
+    for element in elements:  # each segment of an `mrk` is a text of its own
+        is_segment = tokens[element.first].attributes.get("mtype") == "seg"
+        element.is_inline = not is_segment
     written: list[list[Part]] = [[token.raw] for token in tokens]
     for source in elements:
         unit = source.parent
@@ -137,7 +142,9 @@ def read_xliff(text: str) -> Parts:
         if unit is None or unit.name not in ("trans-unit", "segment"):
             continue
         name = tokens[source.first].name.removesuffix("source") + "target"
-        inside = slice(source.first + 1, source.last)
+        divided = (each for each in unit.children if each.name == "seg-source")
+        own = next(divided, source)
+        inside = slice(own.first + 1, own.last)
         raws = [each.raw for each in tokens[inside]]
         if "<![CDATA[" in raws and not any(t.text.strip() for t in tokens[inside]):
             continue  # CDATA would stay untranslated in a target

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.decoding.parts import Hypothesis
+from jaxformer.decoding.placeholders import PATTERNS, SYMBOL, Placeholders
 from jaxformer.documents.document import Document
-from jaxformer.documents.placeholders import PATTERNS, SYMBOL, Placeholders
 from jaxformer.documents.tokens import html_tokens, xml_tokens
 from jaxformer.system.errors import InputError
 
@@ -100,10 +100,10 @@ def test_html_may_be_as_people_write_it(text, texts):
         ),
         (
             "srt",
-            "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n<i>- Who {x}?</i>\r- I.\n\nAnd {n}\rmore.\n",
-            "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n\r\n2\n"
-            "00:03 --> 00:04\n<i>- WHO {x}?</i>\r- I.\n\nAND {n}\rMORE.\n",
+            "1\r\n00:01 --> 00:02\r\n<i>Tom & Jerry\r\nsleep.</i>\r\n2\n"
+            "00:03 --> 00:04\n<i>- Who {x}\nis it?</i>\r- I.\n\nAnd {n}\rmore.\n",
+            "1\r\n00:01 --> 00:02\r\n<i>TOM & JERRY\r\nSLEEP.</i>\r\n2\n"
+            "00:03 --> 00:04\n<i>- WHO {x}\nIS IT?</i>\r- I.\n\nAND {n}\rMORE.\n",
         ),
         (
             "vtt",
@@ -169,7 +169,9 @@ WORDS = st.sampled_from(
     ["a", "Bc", "d.", "(e)", "f,g", "&amp;", "&lt;", "{x}", "{y}", "%s.", "1", "你好"]
 )
 TEXTS = st.lists(WORDS | st.sampled_from([" ", "\n", "\u00a0"])).map(" ".join)
-TAGS = st.sampled_from(["b", "i", "code", "div", "p", "x translate='no'"])
+TAGS = st.sampled_from(
+    ["b", "i", "code", "div", "p", "x translate='no'", "x translate='yes'"]
+)
 
 
 def element(content):
@@ -179,7 +181,7 @@ def element(content):
 
 
 TREES = st.recursive(
-    TEXTS | st.sampled_from(["<br/>", "<!-- c -->"]),
+    TEXTS | st.sampled_from(["<br/>", "<!-- c -->", "<code>\u00a0</code>"]),
     lambda inner: st.lists(inner | element(inner)).map("".join),
     max_leaves=20,
 )
@@ -295,6 +297,8 @@ def test_patterns_of_ones_own():
     assert [*own.find("12 #x __N__")] == [
         (0, 2, "12"), (3, 5, "__N__"), (6, 11, "__N__"),
     ]  # fmt: skip
+    both = Placeholders(["__N__\ta", "__N__2\tb"], ["__N__", "__N__2"])
+    assert [*both.find("__N__2")] == [(0, 6, "__N__2")]
     for pattern, problem in (("(", "unterminated"), ("x*", "empty"), ("", "empty")):
         with pytest.raises(InputError, match=f"placeholders, line 2: .*{problem}"):
             Placeholders(["a", pattern])
@@ -312,8 +316,11 @@ def test_patterns_of_ones_own():
             "<target><g id='1'>A</g><![CDATA[b]]></target>",
         ),
         (
-            "<source>a</source><seg-source>a</seg-source>",
-            "<source>a</source><seg-source>a</seg-source><target>A</target>",
+            "<source>a b</source><seg-source><mrk mtype='seg'>a</mrk> <mrk mtype='seg'>"
+            "b</mrk></seg-source>",
+            "<source>a b</source><seg-source><mrk mtype='seg'>a</mrk> <mrk mtype='seg'>"
+            "b</mrk></seg-source><target><mrk mtype='seg'>A</mrk> <mrk mtype='seg'>B"
+            "</mrk></target>",
         ),
         (
             "<source>a <mrk mtype='protected'>b</mrk> c</source>",
@@ -343,6 +350,45 @@ def test_a_tag_inside_a_word_stays_at_the_word(text, expected):
     assert translated("html", text)[0] == expected
 
 
+@pytest.mark.parametrize("markup", ["html", "xml"])
+def test_what_is_within_protected_text_moves_with_it(markup):
+    kept = "<b translate='no'>b <i translate='yes'>c</i> d</b>"
+    found, _ = translated(markup, f"<r>a {kept} e</r>", lambda _: [4, 0], upper)
+    assert sorted(re.split(f"({kept})", found)[1::2]) == [kept]
+    text = "<div translate=no>a <p translate=yes>b <b translate=no>c</b></div>"
+    assert translated("html", text, change=upper)[0] == text.replace("b <b", "B <b")
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "first", "last"),
+    [
+        ("txt", "a {% if x %} b {% endif %} c", "{% if x %}", "{% endif %}"),
+        ("txt", "a {{#x}} b {{/x}} c", "{{#x}}", "{{/x}}"),
+        ("html", "a <!-- x --> b <!-- /x --> c", "<!-- x -->", "<!-- /x -->"),
+        ("vtt", "WEBVTT\n\n0 --> 1\na <0:1> b <0:2> c\n", "<0:1>", "<0:2>"),
+        (
+            "xliff",
+            "<segment><source>a <bpt>x</bpt> b <ept>y</ept> c</source></segment>",
+            "<bpt>x</bpt>",
+            "<ept>y</ept>",
+        ),
+    ],
+)
+def test_halves_keep_their_order(markup, text, first, last):
+    found, _ = translated(markup, text, reversed)
+    assert found != text
+    assert found.rindex(first) < found.rindex(last)
+
+
+@pytest.mark.parametrize("target", ["", "Was?", "Was gibt's?", "Was ist denn da los?"])
+def test_no_line_of_a_cue_becomes_empty(target):
+    begin = "WEBVTT\n\n0 --> 1\n"
+    document = Document(f"{begin}What\n<i>is</i>\nup?\n", "vtt")
+    found, _ = document.write([Hypothesis(target, 0.0, 0.0, 1)])
+    lines = found.removeprefix(begin).removesuffix("\n").split("\n")
+    assert all(lines), lines
+
+
 def test_plurals_of_icu_stay():
     text = "You saw {n, plural, =0 {no cat} one {{{name}} cat} other {# cats}} here"
     assert Document(text, "txt").texts == ["You saw here"]
@@ -360,8 +406,10 @@ def test_plurals_of_icu_stay():
         ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding='latin-1'"),
         ("xliff", "", "no element found"),
         ("html", "a\n<![<![", "line 2 has '<!\\['"),
-        ("po", "msgid ''\nx", "this is no .po file"),
-        ("po", __file__, "this is no .po file"),
+        ("po", 'msgstr "a"\nmsgid "b"', "this is no .po file"),
+        ("po", 'msgid "a"\n"b', "line 2 is no line of a .po file: '\"b'"),
+        ("po", 'msgid "\\x41"', "line 1 is no line of a .po file"),
+        ("po", __file__, "line 1 is no line of a .po file"),
         ("srt", "a", "no line has times"),
         ("vtt", "a --> b", "line 1 is not WEBVTT"),
         ("xml", "<a>\ud800</a>", "line 1 has a lone surrogate; remove it"),

@@ -55,7 +55,8 @@ class Placeholders:
             found.append((compiled, symbol if symbol in pieces else ""))
         self.symbols = {symbol for _, symbol in found if symbol}
         # A symbol that is in a text itself is put back, too.
-        own = [(re.compile(re.escape(each)), each) for each in sorted(self.symbols)]
+        own = [(re.compile(re.escape(each)), each) for each in self.symbols]
+        own.sort(key=lambda each: len(each[1]), reverse=True)
         self._patterns = own + found
 
     def find(self, text: str) -> Iterator[tuple[int, int, str]]:
