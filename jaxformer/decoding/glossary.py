@@ -1,9 +1,11 @@
 """Terms and their translations, and which terms a source has."""
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
 
+from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.system.errors import InputError
 
 # Scripts whose words no spaces separate: Thai and Lao, Burmese, Khmer, kana, Han.
@@ -46,12 +48,14 @@ class Glossary:
         """Return the translations of the terms in a source, in their order, each once.
 
         Terms are runs of whole words, or of any characters of scripts without spaces.
-        The longest match is taken first, and none overlap. A term in lower case also
-        matches other cases, unless these are a term of their own.
+        The longest match is taken first, and none overlap, also with placeholders. A
+        term in lower case also matches other cases, unless these are a term of their
+        own.
         """
         source = _plain(source)
         edges = _edges(source)
-        taken: set[int] = set()
+        spans = (range(*span) for *span, _ in Placeholders().find(source))
+        taken = set(itertools.chain.from_iterable(spans))
         found: dict[int, Forms] = {}
         for length in self._lengths:
             for start in edges:

@@ -147,6 +147,11 @@ class TextPipeline:
         pipeline._language = None
         return pipeline
 
+    @property
+    def has_glossary(self) -> bool:
+        """Whether texts may get phrases that their callers do not give."""
+        return self._glossary is not None
+
     def of_direction(self, direction: Direction) -> "TextPipeline":
         """Return this pipeline for another direction; its callers add the tag."""
         pipeline = copy.copy(self)

@@ -152,7 +152,7 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         values, size = await self._read(request)
-        queue, in_thread = self._batcher.translate, asyncio.to_thread
+        queue, in_thread = self._batcher.translate, self._in_thread
         markup = partial(self._site.markup, self._links_of)
         if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
             call = await in_thread(read_call, values, self._site.languages, markup)
@@ -177,6 +177,11 @@ class Api:
         found = await self._result(request, size, queue, given)
         return JSONResponse({"translations": [_best(each, *how) for each in found]})
 
+    async def _in_thread(self, function: Callable, *given: object) -> object:
+        """Call a function in a thread; raises TimeoutError if it takes too long."""
+        called = asyncio.to_thread(function, *given)
+        return await asyncio.wait_for(called, self._limits.request_timeout)
+
     @property
     def _links_of(self) -> LinksOf | None:
         """A function of a hypothesis that waits for its links; call it in a thread."""
@@ -190,7 +195,7 @@ class Api:
         if not (text := values.get("q")) or not isinstance(text, str):
             raise InputError("Invalid request: missing q parameter")
         detect = self._site.languages.detected
-        return JSONResponse(await asyncio.to_thread(detect, text))
+        return JSONResponse(await self._in_thread(detect, text))
 
     async def _attention(self, request: Request) -> Response:
         given, size = await self._read(request)

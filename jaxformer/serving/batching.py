@@ -248,7 +248,8 @@ class Batcher(threading.Thread):
             now = time.monotonic()
             with self._change:
                 self.compiled = done
-                is_first = self.state == STARTING and done >= TEXTS
+                needed = PHRASES if self._requests.text.has_glossary else TEXTS
+                is_first = self.state == STARTING and done >= needed
                 self.state = READY if is_first else self.state
                 self._change.notify()
             if self.state not in (STARTING, READY):

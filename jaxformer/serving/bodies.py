@@ -84,10 +84,14 @@ def read_form(body: bytes, query: str) -> Json:
     if body.lstrip()[:1] in (b"{", b"["):  # what curl -d sends without a header
         raise InputError("for JSON add the header content-type: application/json")
     try:
-        pairs = parse_qsl(f"{query}&{body.decode()}", True, errors="strict")
+        forms = [
+            parse_qsl(each, True, errors="strict") for each in (query, body.decode())
+        ]
     except ValueError as error:
         raise InputError(f"the body is not a form in UTF-8 ({error})") from None
-    return {name: text.replace("\r\n", "\n") for name, text in pairs}
+    if any(len(dict(form)) < len(form) for form in forms):
+        raise InputError("the form has a field twice; send several texts as JSON")
+    return {k: text.replace("\r\n", "\n") for form in forms for k, text in form}
 
 
 def _known(values: Json, keys: Collection[str]) -> Json:

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -96,18 +96,31 @@ def decode_lines(file: BinaryIO, name: str, block: int = 0) -> Iterator[str]:
         yield from (line.removesuffix("\r") for line in lines)
 
 
+@contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    """Open a file, decompressed, or standard input. Raises InputError with its name."""
+    name = "standard input" if path is None else file_name(path)
+    try:
+        with ExitStack() as opened:
+            file = opened.enter_context(open_bytes(path)) if path else sys.stdin.buffer
+            if opener := path and _OPENERS.get(path.suffix):
+                file = opened.enter_context(opener(file, "rb"))
+            yield file
+    except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
+        damage = f"the {path and path.suffix} data is damaged or cut short ({error})"
+        reason = getattr(error, "strerror", None) or damage
+        reason += near_path(path) if path else ""
+        raise InputError(f"{name} cannot be read: {reason}") from None
+
+
 def read_document(path: Path | None) -> str:
     """Read a UTF-8 file, or standard input if it is None, with all its characters.
 
     Raises InputError, naming the file, if it is no text or cannot be read.
     """
+    with _opened(path) as file:
+        data = file.read()
     name = "standard input" if path is None else file_name(path)
-    try:
-        with open_bytes(path) if path else nullcontext(sys.stdin.buffer) as file:
-            data = file.read()
-    except OSError as error:
-        reason = f"{error.strerror}{near_path(path)}"
-        raise InputError(f"{name} cannot be read: {reason}") from None
     for _ in decode_lines(io.BytesIO(data), name):
         pass  # it refuses what is no text
     return data.decode()
@@ -119,18 +132,9 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises InputError, naming the file, if it is empty or cannot be read.
     """
     is_empty = True
-    try:
-        with ExitStack() as opened:
-            file = opened.enter_context(open_bytes(path))
-            if opener := _OPENERS.get(path.suffix):
-                file = opened.enter_context(opener(file, "rb"))
-            for line in decode_lines(file, file_name(path), _BLOCK):
-                is_empty = False
-                yield line
-    except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
-        damage = f"the {path.suffix} data is damaged or cut short ({error})"
-        reason = getattr(error, "strerror", None) or damage
-        reason += near_path(path)
-        raise InputError(f"{file_name(path)} cannot be read: {reason}") from None
+    with _opened(path) as file:
+        for line in decode_lines(file, file_name(path), _BLOCK):
+            is_empty = False
+            yield line
     if is_empty:
         raise InputError(f"{file_name(path)} is empty")

@@ -79,7 +79,8 @@ def _title(text: str) -> str:
 
 def _cased(change: Callable[[str], str]) -> Callable[..., Pair]:
     def changed(pair: Pair, symbols: Sequence[str], random: Random) -> Pair:
-        parts = re.compile(f"({'|'.join(map(re.escape, symbols)) or '(?!)'})")
+        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+        parts = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
         source, target = (
             "".join(
                 part if number % 2 else change(part)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.decoding.glossary import Glossary
+from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.system.errors import InputError
 
 word = st.sampled_from(["a", "b", "ab", "ba", "éa"])  # some are part of others
@@ -39,8 +40,9 @@ def test_whatever_is_found_is_in_the_text(text, term):
     if term.strip() and not {*term} & {*"\t|\r\n"}:
         for (found,) in Glossary([f"{term}\tx"], "terms").find(text):
             assert found == "x"
-        (found,) = Glossary([f"{term}\tx"], "terms").find(f"{text} {term}.")
-        assert found == ("x",)
+        text = f"{text} {term}."
+        if not [*Placeholders().find(text)]:
+            assert Glossary([f"{term}\tx"], "terms").find(text) == [("x",)]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ def test_whatever_is_found_is_in_the_text(text, term):
     [
         ("dog", "Dogs run, dog's do: dog-tired DOG!", True),
         ("dog", "Dogs and dog2 and hotdog and dogé", False),
+        ("dog", "{dog} and https://dog.org/dog and %(dog)s", False),
         ("DOG", "A dog.", False),
         ("New  York", "in New\nYork", True),
         ("caf\u00e9", "the cafe\u0301.", True),

@@ -72,6 +72,7 @@ class FakeTranslator:
     """
 
     options, tokenizer = SimpleNamespace(n_best=BEAM), FakeTokenizer()
+    has_glossary = False
     tags: list[str]
 
     def __init__(self) -> None:

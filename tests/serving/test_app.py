@@ -188,6 +188,27 @@ def test_large_texts_are_tokenised_one_at_a_time(serve, monkeypatch):
         assert (max(most) == 1) == is_large
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": "a", "markup": "html"},
+        {"q": "a", "source": "en", "target": "de", "format": "html"},
+    ],
+)
+@pytest.mark.parametrize("when", ["read", "written"])
+def test_a_document_that_takes_too_long_is_given_up(serve, fields, when):
+    gate = threading.Event()
+
+    def markup(links_of, kind, text):
+        gate.wait(20 if when == "read" else 0)
+        return [text], lambda found: (gate.wait(20), found)
+
+    server = serve(site={"markup": markup}, request_timeout=0.5)
+    reply = server.ask("/translate", fields)
+    gate.set()
+    assert (reply.status, reply.values) == (504, {"error": "no answer in time"})
+
+
 def test_what_takes_too_long_is_given_up_and_dropped(busy):
     """Also when it is begun."""
     server, first = busy("a b c", request_timeout=0.5)
@@ -283,6 +304,17 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     server.until(lambda: server.ask("/ready").values == about)
     server.until(lambda: "compiled 4 programs in" in caplog.text)
     assert "compiling: 3 of 4 programs, 0 s left" in caplog.messages
+
+
+def test_with_a_glossary_it_is_ready_once_terms_can_be_met(start, monkeypatch):
+    monkeypatch.setattr(FakeTranslator, "has_glossary", True)
+    server = start()
+    server.translator.more.clear()
+    server.translator.gate.set()
+    server.until(lambda: server.ask("/ready").values["compiling"]["done"] == 1)
+    assert server.ask("/ready").status == 503
+    server.translator.more.set()
+    server.until(lambda: server.ask("/ready").status == 200)
 
 
 def test_languages_are_named_as_in_html(serve):

@@ -58,6 +58,10 @@ def test_case_and_stops_change_on_both_sides_and_placeholders_stay():
         "A MAN'S X__num__ RUNS.",
         "ÜBER __num__ STRASSE.",
     )
+    upper = NO_NOISE | {"upper_case": 1.0}
+    for symbols in (("dog", "dogs"), ("dogs", "dog")):
+        found = noised(("dogs a", "dog"), upper, symbols, Random(0))
+        assert found == ("dogs A", "dog")
     assert by("title_case", pair, 0) == (
         "A Man's X__num__ Runs.",
         "Über __num__ Straße.",
