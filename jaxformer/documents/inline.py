@@ -267,13 +267,18 @@ class Segment:
 
 
 def _put_in_order(nodes: Sequence[_Node]) -> None:
-    """Give the places of halves, and of tags without text, to them in their order."""
+    """Give the places of halves, and of tags without text, to them in their order.
+
+    If a translation has them all it may have exchanged two pairs, and they stay.
+    """
     own = [
         each
         for each in nodes
         if each.is_half or (each.begin == each.end and each.kind in ("other", "pair"))
         if each.open.strip()
     ]
+    if len(own) > 2 and all(each.is_found for each in own):
+        return
     places = sorted((each.place, each.is_found) for each in own)
     for node, place in zip(own, places, strict=True):
         node.place, node.is_found = place

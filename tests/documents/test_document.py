@@ -380,6 +380,11 @@ def test_halves_keep_their_order(markup, text, first, last):
     assert found.rindex(first) < found.rindex(last)
 
 
+def test_pairs_may_change_their_order():
+    found, _ = translated("txt", "<b>a</b> and <i>c</i>", reversed)
+    assert found == "<i>c</i> and <b>a</b>"
+
+
 @pytest.mark.parametrize("target", ["", "Was?", "Was gibt's?", "Was ist denn da los?"])
 def test_no_line_of_a_cue_becomes_empty(target):
     begin = "WEBVTT\n\n0 --> 1\n"
