@@ -132,7 +132,8 @@ def read_po(text: str) -> Parts:
     for number, line in enumerate(_LINE.findall(text), start=1):
         if not _PO_LINE.fullmatch(line.strip()):
             raise InputError(
-                f"line {number} is no line of a .po file: {line.strip()[:60]!r}"
+                f"line {number} is no line of a .po file: {line.strip()[:60]!r}; "
+                "correct it"
             )
     try:
         file = polib.pofile(f"{text}\n")  # without a line end it may be a path
