@@ -3,11 +3,10 @@
     python benchmarks/noise.py --workdir=runs/mine --source=test.en --reference=test.de
         [--checkpoint=3200] [--sentences=500]
 
-Prints lower-cased BLEU of the text as it is, and of the text with one typo a sentence,
-in capitals, and with a capital in each word. Then it puts a symbol,
-a URL, a number of 9 digits or a placeholder at a random place of --sentences of its
-sentences, and counts the translations that have it: of plain lines, and of a document.
-One seed draws everything.
+Prints lower-cased BLEU of the text as it is, with one typo a sentence, in capitals, and
+with a capital in each word. Then it inserts a symbol, a URL, a number of 9 digits or a
+placeholder into each of --sentences sentences, and counts the translations that keep
+the insertion: in plain lines, and in a document. One seed draws everything.
 """
 
 import functools
@@ -72,11 +71,12 @@ CHANGES: dict[str, Callable[[str, Random], str]] = {
 def kept(
     translator: Translator, sources: Sequence[str], sentences: int, random: Random
 ) -> dict[str, dict[str, int]]:
-    """Count sentences by kind of insertion, and translations that have it."""
+    """Count sentences, and translations that keep the insertion, by its kind."""
     chosen, found = random.sample(sources, sentences), {}
     for number, (kind, draw) in enumerate(INSERTED.items()):
-        things = [draw(random) for _ in chosen[number :: len(INSERTED)]]
-        pairs = zip(chosen[number :: len(INSERTED)], things, strict=True)
+        own = chosen[number :: len(INSERTED)]
+        things = [draw(random) for _ in own]
+        pairs = zip(own, things, strict=True)
         lines = [insert(text, thing, random) for text, thing in pairs]
         document = translator.translate_document("\n".join(lines), markup="txt")
         found[kind] = {
@@ -90,8 +90,8 @@ def kept(
 def measure(options: Namespace) -> dict:
     if not (options.workdir and options.source and options.reference):
         raise InputError("give --workdir, --source and --reference")
-    sources, references = map(
-        list, map(read_lines, (options.source, options.reference))
+    sources, references = (
+        [*read_lines(each)] for each in (options.source, options.reference)
     )
     if len(sources) != len(references) or len(sources) < options.sentences:
         raise InputError(

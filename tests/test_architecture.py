@@ -205,7 +205,7 @@ BUDGETS = {
     "their lines": 900,
     "rooms": 24,
     "arrows between rooms": 124,
-    "lines of the package": 34_270,
+    "lines of the package": 34_280,
     "lines of tests": 32_640,
     "lines of benchmarks": 4_470,
     "lines of docs": 3_350,

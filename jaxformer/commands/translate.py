@@ -80,10 +80,11 @@ def run(
     Of several processes the first one reads and writes, and all translate.
     """
     require_text_output(output, [source, prefix, phrases, placeholders])
-    if markup and (json or alignment or prefix or phrases):
+    of_lines = json, alignment, options.given.get("n_best"), prefix, phrases
+    if markup and any(of_lines):
         raise InputError(
-            "--json, --alignment, --prefix and --phrases are not for documents; leave "
-            "them or --markup out"
+            "--json, --alignment, --n_best, --prefix and --phrases are not for "
+            "documents; leave them or --markup out"
         )
     if placeholders and not markup:
         raise InputError("--placeholders is for a document; give --markup, such as txt")

@@ -13,7 +13,7 @@ _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
 _REST = re.compile(r"\w{0,64}")  # of a word
 _CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # a space follows, precedes
 _LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
-# What begins or ends something, but is no element: in text, and in XLIFF.
+# Begins or ends of pairs that are no elements: in text, and in XLIFF.
 _HALF = re.compile(r"\{%|\{\{[#^/]|</?[A-Za-z]")
 _NATIVE_HALF = re.compile(r"<(?:[\w.-]+:)?[be]pt\b")
 
@@ -257,19 +257,26 @@ class Segment:
             out.append(child.open)
             if child.kind == "pair":
                 stack.append((child, place[1], _placed(child, place)))
-        begin = 0
-        for end in [*line_ends, len(out)]:
-            if "".join(out[begin:end]).strip():
-                begin = end + 1
-            elif line_ends:  # an empty line would end a subtitle or a paragraph
-                out[end if end < len(out) else begin - 1] = ""
-        return "".join(out)
+        return _without_empty_lines(out, line_ends)
+
+
+def _without_empty_lines(out: list[str], line_ends: Sequence[int]) -> str:
+    """Join strings, without the line ends at which a subtitle would end too early."""
+    begin = 0
+    for at in line_ends:
+        if "".join(out[begin:at]).strip():
+            begin = at + 1
+        else:
+            out[at] = ""
+    if begin and not "".join(out[begin:]).strip():
+        out[begin - 1] = ""
+    return "".join(out)
 
 
 def _put_in_order(nodes: Sequence[_Node]) -> None:
-    """Give the places of halves, and of tags without text, to them in their order.
+    """Sort the places of halves and of tags without text by their order in the source.
 
-    If a translation has them all it may have exchanged two pairs, and they stay.
+    A translation that has all of several pairs may have exchanged two: they stay.
     """
     own = [
         each

@@ -101,8 +101,8 @@ def _cues(text: str, tokens_of: _Tokens) -> Iterator[Part]:
         is_number = line.strip().isdecimal() and (not is_cue or "-->" in after)
         is_text = is_cue or tokens_of is _tagged
         if is_text and not is_number and line.strip() and "-->" not in line:
-            is_next = cue and not (_SPEAKER.match(line) and _SPEAKER.match(cue[0]))
-            cue.append((cue.pop() if is_next else "") + line)
+            is_dialogue = cue and _SPEAKER.match(line) and _SPEAKER.match(cue[0])
+            cue.append(line if is_dialogue or not cue else cue.pop() + line)
             continue
         for each in cue:
             yield from _line(each, tokens_of, _SPEAKER)
@@ -127,7 +127,7 @@ def read_vtt(text: str) -> Parts:
 def read_po(text: str) -> Parts:
     """Read a .po file: entries without a translation get one; the others stay.
 
-    Raises InputError if it cannot be read, or not without a change.
+    Raises InputError if it cannot be read, or if polib would change a line.
     """
     for number, line in enumerate(_LINE.findall(text), start=1):
         if not _PO_LINE.fullmatch(line.strip()):

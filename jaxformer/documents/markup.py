@@ -38,7 +38,7 @@ class _Element:
     parent: "_Element | None" = None
     children: list["_Element"] = field(default_factory=list)
     skipped: "_Element | None" = None  # the outermost element that is not translated
-    code: "_Element | None" = None  # the same, or around it one that is inline
+    protected: "_Element | None" = None  # an inline one around it, or `skipped`
     is_inline: bool = False
     has_text: bool = False
 
@@ -79,10 +79,10 @@ def _parts(tokens: Sequence[Token], owners: Sequence[_Element]) -> list[Part]:
     parts: list[Part] = []
     before = None
     for token, owner in zip(tokens, owners, strict=True):
-        if token.kind == "open":  # what is in an element that moves, moves with it
-            outer = owner.parent.code
-            owner.code = outer if outer and outer.is_inline else owner.skipped
-        code = owner.code
+        if token.kind == "open":  # all of an inline element moves with it
+            outer = owner.parent.protected
+            owner.protected = outer if outer and outer.is_inline else owner.skipped
+        code = owner.protected
         is_tag = token.kind in ("open", "close") or token.name not in _WITHIN
         if not (code or owner).is_inline and (code or is_tag):
             parts.append(token.raw)

@@ -1,6 +1,7 @@
 """The bodies of requests, read or refused."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -89,8 +90,10 @@ def read_form(body: bytes, query: str) -> Json:
         ]
     except ValueError as error:
         raise InputError(f"the body is not a form in UTF-8 ({error})") from None
-    if any(len(dict(form)) < len(form) for form in forms):
-        raise InputError("the form has a field twice; send several texts as JSON")
+    for form in forms:
+        if again := Counter(name for name, _ in form) - Counter(dict(form).keys()):
+            name = next(iter(again))[:40]
+            raise InputError(f"the form has {name!r} twice; send a list as JSON")
     return {k: text.replace("\r\n", "\n") for form in forms for k, text in form}
 
 

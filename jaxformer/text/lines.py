@@ -97,30 +97,33 @@ def decode_lines(file: BinaryIO, name: str, block: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    """Open a file, decompressed, or standard input. Raises InputError with its name."""
+def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a file, decompressed, or standard input; also returns its name.
+
+    Raises InputError with this name if the data cannot be read.
+    """
     name = "standard input" if path is None else file_name(path)
     try:
         with ExitStack() as opened:
             file = opened.enter_context(open_bytes(path)) if path else sys.stdin.buffer
             if opener := path and _OPENERS.get(path.suffix):
                 file = opened.enter_context(opener(file, "rb"))
-            yield file
+            yield file, name
     except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
-        damage = f"the {path and path.suffix} data is damaged or cut short ({error})"
-        reason = getattr(error, "strerror", None) or damage
-        reason += near_path(path) if path else ""
+        kind, near = (path.suffix, near_path(path)) if path else ("input", "")
+        damage = f"the {kind} data is damaged or cut short ({error})"
+        reason = (getattr(error, "strerror", None) or damage) + near
         raise InputError(f"{name} cannot be read: {reason}") from None
 
 
 def read_document(path: Path | None) -> str:
     """Read a UTF-8 file, or standard input if it is None, with all its characters.
 
-    Raises InputError, naming the file, if it is no text or cannot be read.
+    A file may be compressed. Raises InputError, naming the file, if it is no text or
+    cannot be read.
     """
-    with _opened(path) as file:
+    with _opened(path) as (file, name):
         data = file.read()
-    name = "standard input" if path is None else file_name(path)
     for _ in decode_lines(io.BytesIO(data), name):
         pass  # it refuses what is no text
     return data.decode()
@@ -132,8 +135,8 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises InputError, naming the file, if it is empty or cannot be read.
     """
     is_empty = True
-    with _opened(path) as file:
-        for line in decode_lines(file, file_name(path), _BLOCK):
+    with _opened(path) as (file, name):
+        for line in decode_lines(file, name, _BLOCK):
             is_empty = False
             yield line
     if is_empty:

@@ -233,6 +233,7 @@ MISTAKES = {
         ("--prefix=many", "many has 51 lines and standard input has 3"),
         ("--markup=xml", "no well-formed XML"),
         ("--markup=txt --json", "are not for documents"),
+        ("--markup=txt --n_best=2", "are not for documents"),
         ("--markup=doc", "'doc'; use one of html, xml"),
         ("--placeholders=short", "--placeholders is for a document"),
         ("--phrases=short", "short has 2 lines and standard input has 3"),

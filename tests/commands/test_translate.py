@@ -1,5 +1,6 @@
 """jaxformer translate: N lines in, N lines out; its flags, and the same from Python."""
 
+import gzip
 import itertools
 import json
 import os
@@ -80,6 +81,10 @@ def test_a_document_keeps_all_but_its_text(use, toy, trained, tmp_path):
         assert found.count(kept) == 1
     assert "bo da" not in found
     assert use("translate", "--markup=html", stdin=page.encode()).out.decode() == found
+    packed = tmp_path / "x.html.gz"
+    packed.write_bytes(gzip.compress(page.encode()))
+    own = "--markup=html", f"--source={packed}"
+    assert use("translate", *own).out.decode() == found
     use("translate", *flags, f"--output={tmp_path / 'y.html'}")
     assert (tmp_path / "y.html").read_bytes().decode() == found
     translator = jaxformer.Translator(trained.workdir)

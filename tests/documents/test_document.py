@@ -351,6 +351,12 @@ def test_a_tag_inside_a_word_stays_at_the_word(text, expected):
 
 
 @pytest.mark.parametrize("markup", ["html", "xml"])
+def test_white_space_of_unicode_stays(markup):
+    text = "<p>\u00a0a <code>\u2003</code> b <i class='notranslate'>\u00a0</i> c</p>"
+    assert translated(markup, text) == (text, [])
+
+
+@pytest.mark.parametrize("markup", ["html", "xml"])
 def test_what_is_within_protected_text_moves_with_it(markup):
     kept = "<b translate='no'>b <i translate='yes'>c</i> d</b>"
     found, _ = translated(markup, f"<r>a {kept} e</r>", lambda _: [4, 0], upper)
