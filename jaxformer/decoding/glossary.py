@@ -76,7 +76,8 @@ def _plain(text: str) -> str:
 def _edges(text: str) -> dict[int, None]:
     """Return the indices, in order, at which a term may begin or end."""
     inside = [
-        unicodedata.category(each)[0] in "LMN" and not _UNSPACED.match(each)
+        (unicodedata.category(each)[0] in "LMN" and not _UNSPACED.match(each))
+        or each == "_"  # of a name, such as user_name and __PH__
         for each in text
     ]
     pairs = enumerate(zip([False, *inside], [*inside, False], strict=True))

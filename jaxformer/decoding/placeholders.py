@@ -6,15 +6,23 @@ from collections.abc import Collection, Iterable, Iterator
 from jaxformer.system.errors import InputError
 
 SYMBOL = "__PH__"
+_WIDE = r"\u3000-\u303f\uff00-\uffef"  # punctuation of East Asia
+_URL = rf"[^\s<>\".,;:!?)\]'{_WIDE}]"  # a character of a URL, also its last one
+# Text with braces within braces, five deep.
+_NESTED = r"\{[^{}]*+\}"
+for _ in range(4):
+    _NESTED = rf"\{{(?:[^{{}}]++|{_NESTED})*+\}}"
 # Each repetition is bounded, or ends before what begins a match: the time is linear.
 # Word boundaries are those of ASCII: Chinese has no space before or after %s.
 PATTERNS = (
-    r"(?a:\b)(?:https?://|ftp://|www\.)"
-    r"[^\s<>\"\u3000-\u303f\uff00-\uffef]*[^\s<>\".,;:!?)\]'\u3000-\u303f\uff00-\uffef]",
+    rf"(?a:\b)(?:https?://|ftp://|www\.)(?:\([^()\s<>\"{_WIDE}]{{0,200}}\)|{_URL}|"
+    rf"[.,;:!?\]']++(?={_URL}))++",
     r"(?a:(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})",  # e-mail
-    # A plural or a choice of ICU, such as {n, plural, one {# day} other {# days}}.
-    r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:plural|select|selectordinal)\s{0,9},(?:[^{}]{1,80}"
-    r"\{(?:[^{}]|\{[^{}]{0,80}\}|\{\{[^{}]{0,80}\}\}){0,400}\}){1,20}\s{0,20}\}",
+    # A plural or a choice of ICU, such as {n, plural, one {# day} other {# days}}, and
+    # other arguments with a type, such as {d, date, short}.
+    r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:plural|select|selectordinal)\s{0,9},"
+    rf"(?:[^{{}}]++|{_NESTED})++\}}",
+    r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:number|date|time)\b[^{}]{0,80}\}",
     r"\{\{[^{}]{1,200}\}\}|\{%[^{}]{1,200}%\}",  # {{ name }}
     r"[$#]?\{[^{}\s]{0,80}\}",  # {}, {0:.2f}, ${name}
     r"%\([\w.]{1,60}\)[-+#0-9.]{0,8}[a-zA-Z]",  # %(name)s

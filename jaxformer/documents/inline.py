@@ -1,9 +1,12 @@
 """A piece of text without its tags, which are put back into the translation."""
 
+import html
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.documents.links import Alignment, is_one_word, is_spaced
@@ -13,9 +16,12 @@ _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
 _REST = re.compile(r"\w{0,64}")  # of a word
 _CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # a space follows, precedes
 _LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
-# Begins or ends of pairs that are no elements: in text, and in XLIFF.
-_HALF = re.compile(r"\{%|\{\{[#^/]|</?[A-Za-z]")
-_NATIVE_HALF = re.compile(r"<(?:[\w.-]+:)?[be]pt\b")
+# Begins and ends of pairs that are no elements: in text, and in XLIFF.
+_HALF = re.compile(
+    r"(?:\{%[-+]?\s*(end)?|\{\{(?:[#^]|(/))\s*|<(/)?(?=[A-Za-z]))([\w:.-]*)"
+)
+_NATIVE_HALF = re.compile(r"<(?:[\w.-]+:)?([be])pt\b([^>]*)")
+_ID = re.compile(r"""\s(r?id)\s*=\s*["']([^"']*)""")
 
 
 @dataclass(eq=False)
@@ -31,7 +37,7 @@ class _Node:
     children: list["_Node"] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # in the translation
     is_found: bool = False  # a placeholder at that place, or an element with one
-    is_half: bool = False  # one of two that belong together, such as {% if %}
+    half: tuple[str, bool] | None = None  # of {% endif %}: "if", and that it is an end
 
 
 class Segment:
@@ -67,12 +73,14 @@ class Segment:
                 begin = len(text) - len(text.lstrip()) if at == first else 0
                 end = len(text.rstrip()) if at == last else len(text)
                 self._add("other", text[:begin])
-                has_letters |= self._add_text(text[begin:end])
+                has_letters |= self._add_text(text[begin:end], token.raw)
                 self._add("other", text[end:])
             elif token.kind == "other" and token.text.strip():
                 shown = placeholders.symbol or _if_short(token.text.strip(_SPACES))
                 node = self._add("other", token.raw, shown)
-                node.is_half = _NATIVE_HALF.match(token.raw) is not None
+                if native := _NATIVE_HALF.match(token.raw):
+                    ids = dict(_ID.findall(native[2]))
+                    node.half = ids.get("rid", ids.get("id", "")), native[1] == "e"
             else:
                 self._add(token.kind, token.raw)
                 self._write(" " if token.kind == "break" else "")
@@ -101,15 +109,23 @@ class Segment:
         self._nodes.append(node)
         return node
 
-    def _add_text(self, text: str) -> bool:
-        """Add text with its placeholders; return whether it has letters besides."""
+    def _add_text(self, text: str, raw: str) -> bool:
+        """Add text with its placeholders; return whether it has letters besides.
+
+        A placeholder that stands so in `raw`, such as {% if a > b %}, is not escaped.
+        """
         at, has_letters = 0, False
         for begin, end, shown in self._placeholders.find(text):
             has_letters |= self._write(text[at:begin])
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
-            node = self._add("other", self._escape(text[begin:end]), shown)
-            node.is_half = _HALF.match(text, begin) is not None
+            own = text[begin:end]
+            written = self._escape(own)
+            if written != own and own in raw and own == html.unescape(own):
+                written = own
+            node = self._add("other", written, shown)
+            if half := _HALF.match(own):
+                node.half = half[4], any(half.groups()[:3])
             at = end
         return self._write(text[at:]) or has_letters
 
@@ -152,31 +168,37 @@ class Segment:
         for node in self._nodes:
             if node.shown:
                 groups.setdefault(node.shown, []).append(node)
-        offsets = [at for at, each in enumerate(target) if not each.isspace()]
-        folded = "".join(target[at].lower()[0] for at in offsets)
         padded, source = f" {target} ", f" {self.text} "
-        for shown in sorted(groups, key=len, reverse=True):
-            own = "".join(each.lower()[0] for each in shown if not each.isspace())
+        offsets = [at for at, each in enumerate(target) if not each.isspace()]
+        ways = (str, target, range(len(target))), (_folded, _folded(target), offsets)
+        order = sorted(groups, key=len, reverse=True)
+        # First all as they stand: {n} and {N} are two.
+        for (fold, written, places), shown in itertools.product(ways, order):
+            nodes = [each for each in groups[shown] if not each.is_found]
+            is_symbol = shown in self._placeholders.symbols
+            if not (nodes or is_symbol):
+                continue
             # It may be within a word if it is in the source, as %(n)s in %(n)sMB.
             before = any(_is_inside(source, node.begin) for node in groups[shown])
             behind = any(_is_inside(source, node.end) for node in groups[shown])
-            found, at = [], folded.find(own)
+            own = fold(shown)
+            found, at = [], written.find(own)
             while at >= 0:
-                begin, end = offsets[at], offsets[at + len(own) - 1] + 1
+                begin, end = places[at], places[at + len(own) - 1] + 1
                 is_whole = (before or not _is_inside(padded, begin)) and (
                     behind or not _is_inside(padded, end)
                 )
                 if is_whole and keep.find(0, begin, end) < 0:
                     found.append((begin, end))
-                at = folded.find(own, at + (len(own) if is_whole else 1))
-            one = groups[shown][0] if len(groups[shown]) == 1 else self._root
-            only = (one.begin + one.end) / 2 if one.shown else 0  # the nearest, or all
-            found.sort(key=lambda span: abs(alignment.source_of(span[0]) - only))
-            for node, place in zip(groups[shown], found, strict=False):
+                at = written.find(own, at + (len(own) if is_whole else 1))
+            pairs = _paired(nodes, found, alignment)
+            for node, place in pairs:
                 node.place, node.is_found = place, True
-            if shown not in self._placeholders.symbols:  # surplus ones may be text
-                found = found[: len(groups[shown])]
-            for begin, end in found:
+            # Surplus symbols go; other surplus placeholders may be text.
+            chosen = {place for _, place in pairs}
+            for begin, end in found if is_symbol else chosen:
+                if (begin, end) not in chosen and target[begin - 1 : begin] == " ":
+                    begin -= 1
                 keep[begin:end] = bytes(end - begin)
 
     def _place(self, node: _Node, target: str, alignment: Alignment) -> tuple[int, int]:
@@ -273,22 +295,75 @@ def _without_empty_lines(out: list[str], line_ends: Sequence[int]) -> str:
     return "".join(out)
 
 
+def _folded(text: str) -> str:
+    """Return a text in lower case, without spaces; the others keep one character."""
+    return "".join(each.lower()[0] for each in text if not each.isspace())
+
+
+def _paired(
+    nodes: Sequence[_Node], found: Sequence[tuple[int, int]], alignment: Alignment
+) -> list[tuple[_Node, tuple[int, int]]]:
+    """Pair placeholders with places of a translation, which may be more or fewer.
+
+    Both in the order of the source, so that the sum of the distances is least.
+    """
+    if not (nodes and found):
+        return []
+    linked = [min(alignment.source_of(begin), nodes[-1].end) for begin, _ in found]
+    order = sorted(range(len(found)), key=linked.__getitem__)
+    sides = [(each.begin + each.end) / 2 for each in nodes], sorted(linked)
+    few, many = map(np.array, sorted(sides, key=len))
+    skips = len(many) - len(few)
+    sums: list[np.ndarray] = []  # by how many of `many` are skipped before
+    for at, place in enumerate(few):
+        least = np.minimum.accumulate(sums[-1]) if sums else 0
+        sums.append(least + abs(many[at : at + skips + 1] - place))
+    chosen, skip = [], skips
+    for at in reversed(range(len(few))):
+        skip = int(np.argmin(sums[at][: skip + 1]))
+        chosen.append(at + skip)
+    chosen.reverse()
+    if len(nodes) > len(found):
+        nodes = [nodes[at] for at in chosen]
+    else:
+        order = [order[at] for at in chosen]
+    return [(node, found[at]) for node, at in zip(nodes, order, strict=True)]
+
+
 def _put_in_order(nodes: Sequence[_Node]) -> None:
     """Sort the places of halves and of tags without text by their order in the source.
 
-    A translation that has all of several pairs may have exchanged two: they stay.
+    A translation may exchange whole pairs of halves, if it has all.
     """
     own = [
         each
         for each in nodes
-        if each.is_half or (each.begin == each.end and each.kind in ("other", "pair"))
+        if each.half or (each.begin == each.end and each.kind in ("other", "pair"))
         if each.open.strip()
     ]
-    if len(own) > 2 and all(each.is_found for each in own):
-        return
+    pairs = _pairs(own)
+    if 2 * len(pairs) == len(own) and all(each.is_found for each in own):
+        written = sorted(own, key=lambda each: each.place)
+        own = [] if _pairs(written) == pairs else own
     places = sorted((each.place, each.is_found) for each in own)
     for node, place in zip(own, places, strict=True):
         node.place, node.is_found = place
+
+
+def _pairs(nodes: Iterable[_Node]) -> set[tuple[_Node, _Node]]:
+    """Return the pairs of halves that are closed in this order."""
+    opened: list[_Node] = []
+    found = set()
+    for node in nodes:
+        name, is_end = node.half or ("", False)
+        if not is_end:
+            opened.append(node)
+            continue
+        while opened and (opened[-1].half is None or opened[-1].half[0] != name):
+            opened.pop()
+        if opened:
+            found.add((opened.pop(), node))
+    return found
 
 
 def _if_short(text: str) -> str:

@@ -1,5 +1,6 @@
 """Plain text, subtitles and gettext's .po files: what of their lines is translated."""
 
+import gettext
 import html
 import itertools
 import re
@@ -8,6 +9,7 @@ from functools import partial
 
 import polib
 
+from jaxformer.decoding.placeholders import Placeholders
 from jaxformer.documents.tokens import Part, Parts, Token, html_tokens
 from jaxformer.system.errors import InputError
 
@@ -23,6 +25,7 @@ _PO_LINE = re.compile(
     r'(?:"(?:[^"\\]|\\[\\ntrvbf"])*")?)\s*'
 )
 _TIME = re.compile(r"(<[\d:.]+>)")
+_CHARSET = re.compile(r"charset=[^\s;]*")
 
 _Tokens = Callable[[str], list[Token]]
 _tagged = partial(html_tokens, is_escaped=False)
@@ -39,9 +42,12 @@ def _split(tokens: Sequence[Token], ends: re.Pattern[str], kind: str) -> list[To
         if token.kind != "text":
             found.append(token)
             continue
-        pairs = zip(ends.split(token.raw), ends.split(token.text), strict=False)
-        for at, (raw, text) in enumerate(pairs):
-            found.append(Token(kind, raw) if at % 2 else Token("text", raw, text))
+        # Not so `text`, in which a time may be what stands as &lt;10:30&gt;.
+        text_of = str if token.text == token.raw else html.unescape
+        for at, raw in enumerate(ends.split(token.raw)):
+            is_end = at % 2 == 1
+            token = Token(kind, raw) if is_end else Token("text", raw, text_of(raw))
+            found.append(token)
     return found
 
 
@@ -72,8 +78,8 @@ def _paragraphs(text: str, tokens_of: _Tokens) -> Iterator[Part]:
     begin = 0
     while begin < len(lines):
         end, column = begin + 1, len(leaders[begin])
-        while end < len(lines) and lines[end].strip() and not leaders[end].strip():
-            if len(leaders[end]) != column:
+        while end < len(lines) and lines[begin].strip() and lines[end].strip():
+            if leaders[end].strip() or len(leaders[end]) != column:
                 break
             end += 1
         group = lines[begin:end]
@@ -124,9 +130,31 @@ def read_vtt(text: str) -> Parts:
     return Parts([*_cues(text, _timed)], partial(html.escape, quote=False))
 
 
+def _shown(text: str) -> list[str]:
+    return sorted(shown for _, _, shown in Placeholders().find(text))
+
+
+def _plural_forms(header: str) -> dict[int, set[int]]:
+    """Return the forms that a .po file declares, with numbers that use each.
+
+    A template's header, and none, declare those of English. Raises InputError.
+    """
+    found = re.search(r"\bplural\s*=(?!\s*EXPRESSION)([^;]+)", header)
+    forms: dict[int, set[int]] = {}
+    try:
+        form_of = gettext.c2py(found[1].strip() if found else "n != 1")
+        for number in range(200):
+            forms.setdefault(form_of(number), set()).add(number)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise InputError(f"Plural-Forms is {header!r} ({error}); correct it") from None
+    return dict(sorted(forms.items()))
+
+
 def read_po(text: str) -> Parts:
     """Read a .po file: entries without a translation get one; the others stay.
 
+    A plural form that only the number 1 uses is translated from the singular. So are
+    others if it has the placeholders of the plural, as Russian's form of 1 and 21.
     Raises InputError if it cannot be read, or if polib would change a line.
     """
     for number, line in enumerate(_LINE.findall(text), start=1):
@@ -147,16 +175,21 @@ def read_po(text: str) -> Parts:
         parts.extend(own)
         takes.append((forms, form, len(own)))
 
+    forms = _plural_forms(file.metadata.get("Plural-Forms", ""))
     for entry in file:
-        plurals = entry.msgstr_plural
+        one, other, plurals = entry.msgid, entry.msgid_plural, entry.msgstr_plural
         if entry.obsolete or entry.msgstr or any(plurals.values()):
             continue
-        for form in plurals:
-            add(entry.msgid_plural if form else entry.msgid, plurals, form)
-        if not entry.msgid_plural:
-            add(entry.msgid, vars(entry), "msgstr")
+        for form in {**forms, **plurals} if other else ():
+            uses = forms.get(form, {0})
+            has_all = 1 in uses and _shown(one) == _shown(other)
+            add(one if has_all or uses == {1} else other, plurals, form)
+        if not other:
+            add(one, vars(entry), "msgstr")
 
     def join(written: Sequence[str]) -> str:
+        if content_type := file.metadata.get("Content-Type"):
+            file.metadata["Content-Type"] = _CHARSET.sub("charset=UTF-8", content_type)
         rest = iter(written)
         for forms, form, count in takes:
             forms[form] = "".join(itertools.islice(rest, count))

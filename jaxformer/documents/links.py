@@ -10,6 +10,8 @@ from typing import NamedTuple
 # between spaces.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
 _WORD = re.compile(rf"[^\W{_NO_SPACES}]+|\w|(?<!\S)[^\w\s]+(?!\S)")
+# Links that are read for all spans of a text; a paragraph with tags needs thousands.
+_MOST_READ = 100_000
 _WINDOW = 16  # characters in which a piece is sought; more for each piece not found
 
 
@@ -56,6 +58,7 @@ class Alignment:
             scale = len(source) / max(1, len(target))
             known = [(span, sum(span) / 2 * scale) for span in words]
         self._words: list[Word] = []
+        self._unread = _MOST_READ
         at = 0
         for begin, end in words:
             while at < len(known) and known[at][0][1] <= begin:
@@ -74,9 +77,12 @@ class Alignment:
         """Return the words linked to a span of the source that stand together.
 
         The run has the highest score: the number of its words that are linked to the
-        span, less the number of its other words.
+        span, less the number of its other words. It is empty after _MOST_READ links.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
+        self._unread -= high - low
+        if self._unread < 0:
+            return []
         best, most, score, first, last = (0, 0), 0, 0, 0, 0
         for at in sorted(self._order[low:high]):
             score -= at - last - 1

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 
-from jaxformer.documents.tokens import Part, Parts, Token, html_tokens, xml_tokens
+from jaxformer.documents.tokens import (
+    Part,
+    Parts,
+    Token,
+    html_tokens,
+    require_utf8,
+    xml_tokens,
+)
 
 # Elements within a sentence. All others of HTML begin a new one.
 _INLINE = (
@@ -24,6 +31,7 @@ _NATIVE = "bpt", "ept", "it", "ph"  # of XLIFF: the code of a placeholder
 _STANDALONE = *_NATIVE, "x", "bx", "ex", "sc", "ec", "cp"  # of XLIFF: inline code
 _NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
 _STATE = re.compile(rf"""(\sstate\s*=\s*["'])({"|".join(_NEW)})(?=["'])""")
+_SUBSTATE = re.compile(r"""\ssubState\s*=\s*("[^"]*"|'[^']*')""")
 
 _escape = partial(escape, quote=False)
 
@@ -101,6 +109,12 @@ def _parts(tokens: Sequence[Token], owners: Sequence[_Element]) -> list[Part]:
 def read_html(text: str) -> Parts:
     """Read HTML: elements that are not inline end a sentence."""
     tokens = html_tokens(text)
+    for own in (each.attributes for each in tokens if each.name == "meta"):
+        encoding = own.get("charset") or ""
+        if "http-equiv" in own:
+            encoding = (own.get("content") or "").lower().partition("charset=")[2]
+        if encoding:
+            require_utf8(encoding.strip())
     elements, owners = _elements(tokens, _CODE.split())
     for element in elements[1:]:
         element.is_inline = element.name in _WITHIN
@@ -127,6 +141,12 @@ def _is_content(token: Token) -> bool:
     return bool(token.text.strip()) or token.raw == "<![CDATA[" or name in _STANDALONE
 
 
+def _translated(tag: str) -> str:
+    """Return a tag whose state, if it is a new one's, is that of a translation."""
+    changed = _STATE.sub(r"\1translated", tag)
+    return tag if changed == tag else _SUBSTATE.sub("", changed)
+
+
 def read_xliff(text: str) -> Parts:
     """Read XLIFF 1.2 or 2: each source without a translation gets a target."""
     tokens = xml_tokens(text)
@@ -135,26 +155,23 @@ def read_xliff(text: str) -> Parts:
         is_segment = tokens[element.first].attributes.get("mtype") == "seg"
         element.is_inline = not is_segment
     written: list[list[Part]] = [[token.raw] for token in tokens]
-    for source in elements:
-        unit = source.parent
-        if source.name != "source" or source.skipped:
+    for unit in elements:
+        if unit.name not in ("trans-unit", "segment"):
             continue
-        if unit is None or unit.name not in ("trans-unit", "segment"):
+        of_unit = {each.name: each for each in reversed(unit.children)}  # the first
+        source, target = of_unit.get("source"), of_unit.get("target")
+        if source is None or source.skipped:
             continue
         name = tokens[source.first].name.removesuffix("source") + "target"
-        divided = (each for each in unit.children if each.name == "seg-source")
-        own = next(divided, source)
+        own = of_unit.get("seg-source", source)
         inside = slice(own.first + 1, own.last)
         raws = [each.raw for each in tokens[inside]]
         if "<![CDATA[" in raws and not any(t.text.strip() for t in tokens[inside]):
             continue  # CDATA would stay untranslated in a target
         content = [*_parts(tokens[inside], owners[inside]), f"</{name}>"]
-        target = next((each for each in unit.children if each.name == "target"), None)
         if target is None:
             indent = written[source.first - 1] if tokens[source.first - 1].text else []
-            sources = (s for s in unit.children if s.name in ("source", "seg-source"))
-            last = max(each.last for each in sources)
-            written[last] += [*indent, f"<{name}>", *content]
+            written[max(source.last, own.last)] += [*indent, f"<{name}>", *content]
         else:
             tags = tokens[target.first], tokens[unit.first]
             is_new = any(each.attributes.get("state") in _NEW for each in tags)
@@ -164,6 +181,6 @@ def read_xliff(text: str) -> Parts:
             size = target.last - target.first
             written[target.first + 1 : target.last + 1] = [[]] * size
             first = re.sub(r"\s*/>$", ">", tags[0].raw)
-            written[target.first] = [_STATE.sub(r"\1translated", first), *content]
-        written[unit.first][0] = _STATE.sub(r"\1translated", written[unit.first][0])
+            written[target.first] = [_translated(first), *content]
+        written[unit.first][0] = _translated(written[unit.first][0])
     return Parts([part for own in written for part in own], _escape)

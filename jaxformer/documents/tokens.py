@@ -14,8 +14,9 @@ from jaxformer.system.errors import InputError
 _VOID = "area base br col embed hr img input link meta param source track wbr"
 # Elements that end a paragraph.
 _BLOCKS = (
-    "address article aside blockquote details div dl fieldset figure footer form h1 h2 "
-    "h3 h4 h5 h6 header hr main nav ol p pre section table ul"
+    "address article aside blockquote center details dialog dir div dl fieldset "
+    "figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr main menu nav ol "
+    "p pre search section summary table ul"
 )
 # The open elements that a start tag ends, where HTML lets their end tags be left out.
 _ENDED = {
@@ -23,9 +24,14 @@ _ENDED = {
     "li": ("li", "p"),
     **dict.fromkeys(("dd", "dt"), ("dd", "dt", "p")),
     "option": ("option",),
+    "optgroup": ("option", "optgroup"),
     **dict.fromkeys(("td", "th"), ("td", "th", "p")),
-    "tr": ("tr", "td", "th", "p"),
-    **dict.fromkeys(("tbody", "tfoot"), ("thead", "tbody", "tr", "td", "th", "p")),
+    **dict.fromkeys(("colgroup", "thead"), ("caption", "colgroup", "p")),
+    "tr": ("tr", "td", "th", "caption", "colgroup", "p"),
+    **dict.fromkeys(
+        ("tbody", "tfoot"),
+        ("thead", "tbody", "tr", "td", "th", "caption", "colgroup", "p"),
+    ),
 }
 _ENDABLE = {"html", "body"}.union(*_ENDED.values())
 
@@ -59,6 +65,7 @@ class Parts(NamedTuple):
 class _HTMLTokens(HTMLParser):
     """Finds tokens of HTML, without their raw text, and where each begins.
 
+    Its text has no "&": Python's parser stops at "&#" that begins no number.
     `close` is never called: it would read an unfinished tag or comment at the end as
     text, one "<" after the other, in quadratic time.
     """
@@ -94,7 +101,6 @@ class _HTMLTokens(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self._add("other")
 
-    handle_entityref = handle_charref = handle_data
     handle_decl = handle_pi = unknown_decl = handle_comment
 
 
@@ -106,7 +112,7 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
     """
     parser = _HTMLTokens(text)
     try:
-        parser.feed(text)
+        parser.feed(text.replace("&", "_"))
     except AssertionError:
         if not is_escaped:
             return [Token("text", text, text)]
@@ -115,8 +121,7 @@ def html_tokens(text: str, *, is_escaped: bool = True) -> list[Token]:
             "write &lt;![ or remove it"
         ) from None
     rest = len(text) - len(parser.rawdata)
-    is_text = not is_escaped or text.startswith("&", rest)  # as AT&T
-    parser.found.append((rest, Token("text" if is_text else "other", "")))
+    parser.found.append((rest, Token("other" if is_escaped else "text", "")))
     unescape = html.unescape if is_escaped else str
     tokens = [
         each._replace(text=unescape(each.raw)) if each.kind == "text" else each
@@ -158,6 +163,14 @@ def _closed(tokens: Sequence[Token]) -> list[Token]:
     return found
 
 
+def require_utf8(encoding: str) -> None:
+    """Raise InputError for a document that declares another encoding."""
+    if encoding.lower() not in ("utf-8", "utf8"):
+        raise InputError(
+            f"the document declares the encoding {encoding!r}; convert it to UTF-8"
+        )
+
+
 def xml_tokens(text: str) -> list[Token]:
     """Read XML; entities of the document's own and CDATA sections stay as they are.
 
@@ -177,10 +190,7 @@ def xml_tokens(text: str) -> list[Token]:
         add("other", raw if raw.startswith("&") else "")
 
     def declare(version: str, encoding: str | None, alone: int) -> None:
-        if (encoding or "utf-8").lower() != "utf-8":
-            raise InputError(
-                f"the XML declares encoding={encoding!r}; convert it to UTF-8"
-            )
+        require_utf8(encoding or "utf-8")
         add("other")
 
     parser.StartElementHandler = lambda name, own: add(

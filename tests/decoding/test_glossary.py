@@ -61,6 +61,8 @@ def test_whatever_is_found_is_in_the_text(text, term):
         ("T恤", "一件T恤衫", True),
         ("T恤", "一件ET恤衫", False),
         ("C++", "in C++, not C", True),
+        ("ph", "Send __PH__ now", False),
+        ("name", "the user_name", False),
     ],
 )
 def test_words_of_many_scripts(term, text, is_found):

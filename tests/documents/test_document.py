@@ -1,6 +1,7 @@
 """Documents: only their text changes, and tags and placeholders are all kept."""
 
 import re
+import time
 from collections import Counter
 
 import polib
@@ -73,11 +74,16 @@ def test_tags_without_their_other_tag_end_a_sentence():
         ("One.</p>Two.<div>three", ["One.", "Two.", "three"]),
         ("<p translate=NO>no<p>yes", ["yes"]),
         ("<html translate=no><body>no", []),
+        ("<p translate=no>a<menu><li>yes</menu>", ["yes"]),
+        ("<table><caption translate=no>a<tr><td>yes</table>", ["yes"]),
         ("AT&T or Q&A", ["AT&T or Q&A"]),
+        ("one &# two <i>three</i> &", ["one &# two three &"]),
+        ("I&#8217d go <i>home</i>;<p>so", ["I\u2019d go home;", "so"]),
     ],
 )
 def test_html_may_be_as_people_write_it(text, texts):
     assert Document(text, "html").texts == texts
+    text = text.replace("&#8217", "\u2019")
     assert translated("html", text) == (text.replace("&", "&amp;"), [])
 
 
@@ -161,6 +167,31 @@ def test_po_entries_without_a_translation_get_one():
     assert third.msgstr_plural == {0: "A FILE", 1: "%d FILES"}
     done = text[: text.index('msgid "%')]
     assert translated("po", done) == (done, [])
+
+
+@pytest.mark.parametrize(
+    ("plural", "one", "forms"),
+    [
+        ("nplurals=1; plural=0;", "One file", ["%d files"]),
+        ("nplurals=1; plural=0;", "%d file", ["%d file"]),
+        ("nplurals=2; plural=n > 1;", "One file", ["%d files"] * 2),
+        ("nplurals=2; plural=n == 1 ? 0 : 1;", "One file", ["One file", "%d files"]),
+        ("nplurals=3; plural=n%10==1 ? 0 : n < 5 ? 1 : 2;", "%d file", ["%d file"]),
+        ("nplurals=INTEGER; plural=EXPRESSION;", "One file", ["One file", "%d files"]),
+    ],
+)
+def test_each_plural_form_is_translated_from_the_text_of_its_numbers(
+    plural, one, forms
+):
+    header = f'msgid ""\nmsgstr ""\n"Plural-Forms: {plural}\\n"\n'
+    header += '"Content-Type: text/plain; charset=CHARSET\\n"\n\n'
+    entry = f'msgid "{one}"\nmsgid_plural "%d files"\nmsgstr[0] ""\n'
+    found, _ = translated("po", header + entry)
+    if "nplurals=3" in plural:
+        forms = [*forms, "%d files", "%d files"]
+    file = polib.pofile(found)
+    assert file[0].msgstr_plural == dict(enumerate(forms))
+    assert file.metadata["Content-Type"] == "text/plain; charset=UTF-8"
 
 
 # Properties ---------------------------------------------------------------------------
@@ -280,6 +311,34 @@ def test_the_spaces_of_a_translation_stay(source, target, expected):
     assert document.write([Hypothesis(target, 0.0, 0.0, 1)])[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words", "expected"),
+    [
+        (
+            "{a}, your {b} ships on {c}",
+            "votre __PH__ le __PH__ part",
+            [1, 2, 4, 5, 3],
+            "{a} votre {b} le {c} part",
+        ),
+        (
+            "copy {a} one two {b} end",
+            "copie __PH__ __PH__ un deux __PH__ fin",
+            [0, 1, 1, 2, 3, 4, 5],
+            "copie {a} un deux {b} fin",
+        ),
+        ("page {n} of {N}", "{N} pages, {n}", [1, 0, 3], "{N} pages, {n}"),
+        ("page {n} of {N}", "{n} pages, {n}", [1, 0, 3], "{n} pages, {N}"),
+    ],
+)
+def test_a_place_gets_the_placeholder_that_is_nearest(source, target, words, expected):
+    symbols = [SYMBOL] if SYMBOL in target else []
+    document = Document(source, "txt", Placeholders(PATTERNS, symbols))
+    pieces = document.texts[0].split(), target.split()
+    found = Hypothesis(target, 0.0, 0.0, 1, *pieces)
+    links = [(word, at) for at, word in enumerate(words)]
+    assert document.write([found], lambda _: links) == (expected, [])
+
+
 def test_a_placeholder_needs_no_space_around_it():
     """Chinese has none, and Python formats %(n)sMB."""
     for text in ("\u5171%s\u4e2a\uff0c$1\u4e2a %(n)d\u4e2a", "%(n)sMB of %(n)sGB"):
@@ -287,6 +346,9 @@ def test_a_placeholder_needs_no_space_around_it():
     document = Document("%d files of %(n)s", "txt")
     target = "%(n)s\u7684%d\u4e2a\u6587\u4ef6"
     assert document.write([Hypothesis(target, 0.0, 0.0, 1)]) == (target, [])
+    text = "(see https://x.org/a_(b).) www.x.org, [a](http://a.b/c?d=(e),f)."
+    found = [shown for _, _, shown in Placeholders().find(text)]
+    assert found == ["https://x.org/a_(b)", "www.x.org", "http://a.b/c?d=(e),f"]
     text = "\u89c1https://x.org/a\uff0c\u8c22\u8c22\u5230a@b.org\u8c22%s\u4e2a"
     found = [shown for _, _, shown in Placeholders().find(text)]
     assert found == ["https://x.org/a", "a@b.org", "%s"]
@@ -302,6 +364,37 @@ def test_patterns_of_ones_own():
     for pattern, problem in (("(", "unterminated"), ("x*", "empty"), ("", "empty")):
         with pytest.raises(InputError, match=f"placeholders, line 2: .*{problem}"):
             Placeholders(["a", pattern])
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "expected"),
+    [
+        (
+            "html",
+            "<p>{% if n > 1 %} many {{ a && b }} &lt;b&gt; c",
+            "<p>{% if n > 1 %} MANY {{ a && b }} &lt;b&gt; C",
+        ),
+        ("html", "a &amp;lt; &lt; b", "A &amp;lt; &lt; B"),
+        ("xml", "<p>{{ a > &amp; }} b</p>", "<p>{{ a &gt; &amp; }} B</p>"),
+        (
+            "vtt",
+            "WEBVTT\n\n-->\nat &lt;10:30&gt; b",
+            "WEBVTT\n\n-->\nAT &lt;10:30&gt; B",
+        ),
+        ("vtt", "WEBVTT\n\n-->\na&#10;b c\nd\n", "WEBVTT\n\n-->\nA B C\nD\n"),
+        ("txt", "on {d, date, short} a {n,number}", "ON {d, date, short} A {n,number}"),
+        (
+            "txt",
+            "a {g, select, x {is {n, plural, one {# b} other {# c}}} other {d}} b",
+            "A {g, select, x {is {n, plural, one {# b} other {# c}}} other {d}} B",
+        ),
+    ],
+)
+def test_what_is_no_text_stays_as_it_stands(markup, text, expected):
+    def change(word):
+        return word.upper() if word.isalpha() else word
+
+    assert translated(markup, text, change=change) == (expected, [])
 
 
 @pytest.mark.parametrize(
@@ -334,9 +427,10 @@ def test_xliff_keeps_what_is_translated_and_what_cannot_be(unit, expected):
     form = "<xliff><trans-unit>{}</trans-unit></xliff>"
     found, _ = translated("xliff", form.format(unit), change=upper)
     assert found == form.format(expected or unit)
-    form = "<xliff><segment state='{}'><source>a</source>{}</segment></xliff>"
-    found, _ = translated("xliff", form.format("initial", ""), change=upper)
-    assert found == form.format("translated", "<target>A</target>")
+    form = "<xliff><segment{}><source>a</source>{}</segment></xliff>"
+    text = form.format(" state='initial' subState='x:y'", "")
+    found, _ = translated("xliff", text, change=upper)
+    assert found == form.format(" state='translated'", "<target>A</target>")
 
 
 @pytest.mark.parametrize(
@@ -389,6 +483,19 @@ def test_halves_keep_their_order(markup, text, first, last):
 def test_pairs_may_change_their_order():
     found, _ = translated("txt", "<b>a</b> and <i>c</i>", reversed)
     assert found == "<i>c</i> and <b>a</b>"
+    text = "go {% if a %} now {% endif %} or {% if b %} later {% endif %}"
+    found, _ = translated(
+        "txt", text, lambda _: [0, 2, 1, 3, 6, 7, 5, 4], str, [SYMBOL]
+    )
+    halves = [re.findall("{%.*?%}", each) for each in (text, found)]
+    assert halves[0] == halves[1]
+    ids = "bpt id='1'", "bpt id='2'", "ept id='2'", "ept id='1'"
+    a, b, c, d = (f"<{each}>x</{each[:3]}>" for each in ids)
+    form = "<segment><source>{0}</source><target>{0}</target></segment>"
+    text = form.replace("{0}", f"1 {a} 2 {b} 3 {c} 4 {d}", 1).replace("{0}", "")
+    found, _ = translated("xliff", text, reversed, str, [SYMBOL])
+    places = [found.rindex(each) for each in (a, b, c, d)]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("target", ["", "Was?", "Was gibt's?", "Was ist denn da los?"])
@@ -414,7 +521,18 @@ def test_plurals_of_icu_stay():
     ("markup", "text", "message"),
     [
         ("xml", "<a>\n<b></a>", "line 2, column 6: this is no well-formed XML"),
-        ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding='latin-1'"),
+        ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding 'latin-1'"),
+        ("html", "<meta charset=Latin1>", "encoding 'Latin1'; convert it to UTF-8"),
+        (
+            "html",
+            "<meta http-equiv='Content-Type' content='text/html; charset=big5'>",
+            "encoding 'big5'",
+        ),
+        (
+            "po",
+            'msgid ""\nmsgstr "Plural-Forms: nplurals=1; plural=x;\\n"',
+            "Plural-Forms is 'nplurals=1; plural=x;' .*; correct it",
+        ),
         ("xliff", "", "no element found"),
         ("html", "a\n<![<![", "line 2 has '<!\\['"),
         ("po", 'msgstr "a"\nmsgid "b"', "this is no .po file"),
@@ -441,6 +559,23 @@ def test_the_time_is_linear_in_the_text(unit, markup):
     """Python's parser needs a minute for 32,000 characters of the first one."""
     text = unit * (32_000 // len(unit))
     translated(markup, text, is_aligned=False)
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("html", "q " + "<i>" * 9_000 + "a " * 9_000 + "</i>" * 9_000 + " z"),
+        ("xliff", f"<x><segment>{'<source>a</source>' * 9_000}</segment></x>"),
+        ("txt", "{n,plural," + "{b}" * 20_000 + "{n,plural," * 20_000),
+        ("txt", "www.((" * 50_000),
+    ],
+)
+def test_a_document_does_not_hold_a_thread(markup, text):
+    begin = time.process_time()
+    translated(markup, text)
+    assert (
+        time.process_time() - begin < 10
+    )  # a minute or more, if the time is quadratic
 
 
 def test_a_plural_of_icu_that_has_no_end_takes_no_exponential_time():
