@@ -6,6 +6,7 @@ chooses, and sets what depends on the text and on this device.
 
 import dataclasses
 import logging
+import math
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 from textwrap import fill
 
 import jax
+import numpy as np
 
 from jaxformer.config.data import DataConfig
 from jaxformer.config.languages import require_language
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 BYTES_OF_A_PIECE = 4  # of UTF-8, about 4 in any script
 MOST_LONG = 0.01  # share of pairs that are longer than a row
 LONGEST_ROW = 256  # pieces
+COVERAGE = 0.9995  # of characters in Chinese and Japanese, as SentencePiece recommends
 _RECORDS = re.compile(r"\.(tsv|jsonl|parquet)(?:\.\w+)?$")
 
 
@@ -48,9 +51,10 @@ class Survey:
 
     def __init__(self, pairs: Iterable[Pair], dev: Iterable[Pair]) -> None:
         self.pairs, self.target_bytes = 0, 0
-        own = {tuple(map(normalise, pair)) for pair in dev}
-        unseen = own.copy()
+        known = {tuple(map(normalise, pair)) for pair in dev}
+        unseen = known.copy()
         self.lengths: Counter[int] = Counter()  # bytes of the longer side
+        self.characters: Counter[str] = Counter()
         self.sample: list[list[str]] = []  # the first pairs
         for pair in pairs:
             texts = [*map(normalise, pair)]
@@ -60,15 +64,23 @@ class Survey:
                 self.pairs += 1
                 self.target_bytes += sizes[1]
                 self.lengths[max(sizes)] += 1
+                for own in texts:
+                    self.characters.update(own)
                 if len(self.sample) < SAMPLE:
                     self.sample.append(texts)
         if not self.pairs:
             raise InputError("--train has no pairs; give another text")
-        if 2 * len(unseen) < len(own):
+        if 2 * len(unseen) < len(known):
+            seen = len(known) - len(unseen)
             raise InputError(
-                f"--train has {len(own) - len(unseen):,} of the {len(own):,} pairs of "
+                f"--train has {seen:,} of the {len(known):,} pairs of "
                 "--dev, whose scores would mean nothing; give other pairs"
             )
+
+    def characters_for(self, coverage: float) -> int:
+        """Count the most frequent characters that are such a share of the text."""
+        sums = np.cumsum(sorted(self.characters.values(), reverse=True))
+        return int(np.searchsorted(sums, coverage * sums[-1])) + 1
 
     def share_above(self, pieces: int) -> float:
         """Estimate the share of pairs with a side of more pieces."""
@@ -150,12 +162,17 @@ def locate(train: str, dev: str) -> dict[str, str]:
 
 
 def fit(values: Values, survey: Survey) -> dict[str, float]:
-    """Set rows and `model.dtype`; return estimated seconds of an update by dtype."""
+    """Set what depends on the text; return estimated seconds of an update by dtype."""
+    data = values["data"]
+    if 2 * survey.characters_for(data["character_coverage"]) > data["vocab_size"]:
+        data["character_coverage"] = COVERAGE
+        least = math.ceil(2 * survey.characters_for(COVERAGE) / 1000) * 1000
+        data["vocab_size"] = max(data["vocab_size"], least)
     length = values["batches"]["row_length"]
     while length < LONGEST_ROW and survey.share_above(length) > MOST_LONG:
         length *= 2
     values["batches"]["row_length"] = length
-    values["data"]["max_length"] = max(length, values["data"]["max_length"])
+    data["max_length"] = max(length, data["max_length"])
     rows, seconds = values["training"]["tokens_per_update"] // length, {}
     for dtype in ("float32", "bfloat16"):
         values["model"]["dtype"] = dtype

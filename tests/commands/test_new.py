@@ -5,6 +5,7 @@ from pathlib import Path
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 
 from jaxformer import grammar
@@ -87,6 +88,24 @@ def test_the_config_is_the_recipe_with_this_text(
     ]
     flags = f"--config={file}", "--config.data.vocab_size=300"
     assert command("prepare", *flags, workdir=tmp_path / "run").result["pairs"] > 200
+
+
+def test_a_text_of_many_characters_gets_a_vocabulary_for_them(write, command, tmp_path):
+    rng = np.random.default_rng(0)
+    words = rng.integers(0x4E00, 0x6600, [9_000, 2])
+    lines = (
+        f"{number}{30 * ' word'}\t{''.join(map(chr, rng.choice(words, 30).flat))}"
+        for number in range(1_000)
+    )
+    (tmp_path / "train.tsv").write_text(text_of(lines), "utf-8")
+    (tmp_path / "dev.tsv").write_text("another\t\u4e00\u4e01\n", "utf-8")
+    places = (f"--{split}={tmp_path / split}.tsv" for split in ("train", "dev"))
+    file = tmp_path / "mine.py"
+    write(*places, "--source_language=en", "--target_language=zh", f"--output={file}")
+    data = read_config_file(str(file))["data"]
+    assert (data["vocab_size"], data["character_coverage"]) == (12_000, 0.9995)
+    answer = command("prepare", f"--config={file}", workdir=tmp_path / "run")
+    assert answer.result["pairs"] == 1_000
 
 
 def test_each_value_has_a_reason(write, tmp_path):
