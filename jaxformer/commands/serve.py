@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from jaxformer.commands.flags import read_address
-from jaxformer.config.languages import language_name
+from jaxformer.config.languages import language_name, matching_codes
 from jaxformer.decoding.forced import LinksOf
 from jaxformer.decoding.options import ModelChoice, TranslateRequest
 from jaxformer.decoding.parts import Hypothesis, split_tag
@@ -84,7 +84,9 @@ def run(
             hosts={host.lower(), *names},
             origins=pages,
             keys=keys,
-            languages=Languages(directions, language_name, most_probable),
+            languages=Languages(
+                directions, language_name, most_probable, matching_codes
+            ),
             markup=partial(_read_document, placeholders_of(this.tokenizer)),
             examples=examples_of(this.workdir.path, tag_of),
         )

@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+from collections.abc import Iterable
 
 from jaxformer.system.errors import InputError
 
@@ -14,7 +15,7 @@ def base_language(code: str) -> str:
     return language_and_script(code)[0]
 
 
-@functools.cache
+@functools.lru_cache(4096)  # a server is asked for any code
 def language_and_script(code: str) -> tuple[str, str]:
     """Return "zh" and "Hans" for zh-CN; logs once that a code is unknown."""
     from langcodes import Language, standardize_tag, tag_is_valid  # --help needs none
@@ -28,6 +29,16 @@ def language_and_script(code: str) -> tuple[str, str]:
         code,
     )
     return re.split("[-_]", code)[0].lower(), "Latn"
+
+
+def matching_codes(code: str, codes: Iterable[str]) -> list[str]:
+    """Return which of `codes` are of the language and script of a code, or []."""
+    from langcodes import tag_is_valid
+
+    if len(code) > 40 or not tag_is_valid(code):
+        return []
+    wanted = language_and_script(code)
+    return [each for each in codes if language_and_script(each) == wanted]
 
 
 def require_language(code: str, what: str) -> None:

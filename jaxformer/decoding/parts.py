@@ -108,21 +108,23 @@ def hypotheses_of(
     tokenizer: AnyTokenizer,
     names: tuple[Sequence[str], Sequence[str]],
     source: Sequence[int],
+    given: int,
     found: SearchResult,
 ) -> list[Hypothesis]:
     """Turn what a search finds of one part, arrays [W, ...], into text, best first.
 
-    `names` are the pieces of sources and of targets. Raises NotFiniteError for
+    `names` are the pieces of sources and of targets. The `given` first tokens of a
+    translation, such as its tag, are no part of the text. Raises NotFiniteError for
     scores that are not finite, and if no hypothesis has ended, as with scores of NaN.
     """
     ended = found.scores[found.lengths > 0]
     require_numbers(ended if ended.size else np.nan)
-    source_pieces, given = [names[0][i] for i in source], len(tokenizer.target_start)
+    source_pieces = [names[0][i] for i in source]
     gains = np.diff(np.float64(found.sums), axis=1, prepend=0)
     rows = zip(*(leaf.tolist() for leaf in found._replace(sums=gains)), strict=True)
     hypotheses = [
         Hypothesis(
-            tokenizer.decode(tokens), score, log_probability, length - given,
+            tokenizer.decode(tokens[given:]), score, log_probability, length - given,
             source_pieces, [names[1][i] for i in tokens[:length]],
             gained[:length],
         )

@@ -6,6 +6,7 @@ text.
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 import logging
@@ -153,8 +154,13 @@ class TextPipeline:
         return self._glossary is not None
 
     def of_direction(self, direction: Direction) -> "TextPipeline":
-        """Return this pipeline for another direction; its callers add the tag."""
+        """Return this pipeline for another direction; its callers add the tag, if any.
+
+        Results of its tasks may be read by this pipeline.
+        """
         pipeline = copy.copy(self)
+        pipeline.options = dataclasses.replace(self.options, tag="")
+        pipeline._needs_tag = False
         pipeline.tokenizer = self.tokenizer.for_target(direction.target_tag)
         pipeline._language = self._language and direction.language
         return pipeline
@@ -265,8 +271,8 @@ class TextPipeline:
             done([])
 
         def keep(part: int, result: SearchResult) -> None:
-            source = tasks[part].source
-            hypotheses = hypotheses_of(self.tokenizer, self._names, source, result)
+            own = tasks[part].source, tasks[part].unscored
+            hypotheses = hypotheses_of(self.tokenizer, self._names, *own, result)
             found[part] = self._distinct(hypotheses)
             if next(ended) == len(tasks):
                 done(found)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.config.data import TAG
-from jaxformer.config.languages import language_and_script
+from jaxformer.config.languages import matching_codes
 from jaxformer.config.sections import Config
 from jaxformer.decoding.options import TranslateOptions
 from jaxformer.exports import huggingface
@@ -192,8 +192,7 @@ def tag_of_language(tags: Sequence[str], code: str, key: str) -> str:
     names = {tag[2:-2]: tag for tag in tags}
     if code in names:
         return names[code]
-    wanted = language_and_script(code)
-    found = [tag for name, tag in names.items() if language_and_script(name) == wanted]
+    found = [names[each] for each in matching_codes(code, names)]
     if len(found) != 1:
         which = "several of its" if found else "none of its"
         near = did_you_mean(code, names, f"such as {next(iter(names))}")

@@ -19,7 +19,6 @@ import numpy as np
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -27,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from jaxformer.decoding.forced import LinksOf
+from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.request_queue import SMALL_REQUEST
 from jaxformer.decoding.text_pipeline import TextResult
 from jaxformer.serving.batching import READY, Batcher, TooLargeError, UnavailableError
@@ -39,7 +39,7 @@ from jaxformer.serving.bodies import (
     read_translate,
 )
 from jaxformer.serving.keys import Keys, RefusedError
-from jaxformer.serving.libretranslate import Join, Languages, read_call
+from jaxformer.serving.libretranslate import Join, Languages, Markup, read_call
 from jaxformer.system.errors import InputError, NotFiniteError
 
 PAGES = {
@@ -55,6 +55,7 @@ HEADERS = (
 # JSON escapes each letter of a piece in six bytes, and a Cyrillic piece has five.
 BYTES_PER_PIECE = 32
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+RETRY = {"Retry-After": "1"}  # seconds
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -86,6 +87,8 @@ class Api:
         settings = site.languages.settings(has_keys=site.keys is not None)
         self._not_finite = 0  # requests whose scores were not numbers
         self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
+        self._reading = ThreadPoolExecutor(2)
+        self._writing = ThreadPoolExecutor(32)  # which wait for links
         folder = Path(__file__).parent
         routes = [
             *(_fixed(path, FileResponse(folder / PAGES[path])) for path in PAGES),
@@ -105,17 +108,19 @@ class Api:
             InputError: lambda _, e: _error(400, str(e)),
             NotFiniteError: self._no_numbers,
             RefusedError: lambda _, e: _error(e.status, str(e), e.headers),
-            TimeoutError: lambda *_: _error(504, "no answer in time"),
+            TimeoutError: self._too_late,
             TooLargeError: lambda _, e: _error(413, str(e)),
-            UnavailableError: lambda _, e: _error(503, str(e), {"Retry-After": "1"}),
+            UnavailableError: lambda _, e: _error(503, str(e), RETRY),
             ClientDisconnect: lambda *_: _error(499, "only the metrics see this"),
             Exception: lambda *_: _error(500, "internal error; the log shows more"),
         }
+        app = Starlette(False, routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False
         how = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization"]}
-        cors = [Middleware(CORSMiddleware, allow_origins=site.origins, **how)]
-        middleware = cors if site.origins else []
-        self._app = Starlette(False, routes, middleware, handlers)
-        self._app.router.redirect_slashes = False
+        how["expose_headers"] = [*RETRY]
+        # Around all else, so that a page can read each error.
+        cors = partial(CORSMiddleware, allow_origins=site.origins, **how)
+        self._app = cors(app) if site.origins else app
         self._paths = {route.path for route in routes}
         known = (f"{min(each.methods - {'HEAD'})} {each.path}" for each in routes)
         self._known = ", ".join(known)
@@ -152,50 +157,65 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         values, size = await self._read(request)
-        queue, in_thread = self._batcher.translate, self._in_thread
-        markup = partial(self._site.markup, self._links_of)
+        timeout = self._limits.request_timeout
+        links_of = self._links_until(time.monotonic() + timeout)
+        markup = partial(self._site.markup, links_of)
+        async with asyncio.timeout(timeout):
+            return JSONResponse(await self._answer(request, values, size, markup))
+
+    async def _answer(
+        self, request: Request, values: Json, size: int, markup: Markup
+    ) -> Json:
+        queue, run = self._batcher.translate, asyncio.get_running_loop().run_in_executor
         if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
-            call = await in_thread(read_call, values, self._site.languages, markup)
+            languages = self._site.languages
+            call = await run(self._reading, read_call, values, languages, markup)
             tag = call.direction.tag
             given = [(tag + text, "", ()) for texts, _ in call.parts for text in texts]
             found = await self._result(request, size, queue, given, call.direction)
             every = [each.hypotheses for each in found]
-            return JSONResponse(await in_thread(call.answer, every))
+            thread = self._writing if call.is_markup else self._reading
+            return await run(thread, call.answer, every)
         if "markup" in values:
             texts, kind = read_documents(values)
-            parts = await in_thread(lambda: [markup(kind, each) for each in texts])
+            every = [partial(markup, kind, text) for text in texts]
+            parts = [await run(self._reading, read) for read in every]
             given = [(text, "", ()) for own, _ in parts for text in own]
             left = iter(await self._result(request, size, queue, given))
             written = []
             for own, join in parts:
                 best = [each.hypotheses[0] for each in islice(left, len(own))]
-                document, messages = await in_thread(join, best)
+                document, messages = await run(self._writing, join, best)
                 written.append({"text": document, "messages": messages})
-            return JSONResponse({"translations": written})
+            return {"translations": written}
         limits = {"max_n_best": self._about["n_best"], "tags": self._about["tags"]}
         given, *how = read_translate(values, **limits)
         found = await self._result(request, size, queue, given)
-        return JSONResponse({"translations": [_best(each, *how) for each in found]})
+        return {"translations": [_best(each, *how) for each in found]}
 
-    async def _in_thread(self, function: Callable, *given: object) -> object:
-        """Call a function in a thread; raises TimeoutError if it takes too long."""
-        called = asyncio.to_thread(function, *given)
-        return await asyncio.wait_for(called, self._limits.request_timeout)
+    def _links_until(self, end: float) -> LinksOf | None:
+        """Return what waits for the links of a hypothesis; call it in a thread.
 
-    @property
-    def _links_of(self) -> LinksOf | None:
-        """A function of a hypothesis that waits for its links; call it in a thread."""
-        timeout = self._limits.request_timeout
-        links = self._batcher.links
-        has_any = self._about["attention"]
-        return (lambda found: links(found).result(timeout)) if has_any else None
+        It raises TimeoutError after `end`, a time of `time.monotonic`.
+        """
+
+        def links_of(found: Hypothesis) -> list[tuple[int, int]]:
+            links = self._batcher.links(found)
+            try:
+                return links.result(max(0.0, end - time.monotonic()))
+            finally:
+                links.cancel()
+
+        return links_of if self._about["attention"] else None
 
     async def _detect(self, request: Request) -> Response:
         values, _ = await self._read(request)
         if not (text := values.get("q")) or not isinstance(text, str):
             raise InputError("Invalid request: missing q parameter")
+        run = asyncio.get_running_loop().run_in_executor
         detect = self._site.languages.detected
-        return JSONResponse(await self._in_thread(detect, text))
+        async with asyncio.timeout(self._limits.request_timeout):
+            return JSONResponse(await run(self._reading, detect, text))
 
     async def _attention(self, request: Request) -> Response:
         given, size = await self._read(request)
@@ -224,13 +244,17 @@ class Api:
         done, of = self._batcher.compiled, self._batcher.programs
         if done < of:
             values["compiling"] = {"done": done, "of": of}
-        return JSONResponse(values, code)
+        return JSONResponse(values, code, None if code == 200 else RETRY)
 
     async def _refuse(self, request: Request, error: HTTPException) -> Response:
         said, path = error.detail, request.url.path[:99]
         if error.status_code in (404, 405):
             said = f"there is no {request.method[:9]} {path}; there are {self._known}"
         return _error(error.status_code, said, error.headers)
+
+    async def _too_late(self, *_: object) -> Response:
+        seconds = self._limits.request_timeout
+        return _error(504, f"no answer within {seconds:g} seconds")
 
     async def _no_numbers(self, _: Request, error: NotFiniteError) -> Response:
         self._not_finite += 1
@@ -293,7 +317,7 @@ class Api:
         """Call `queue` in a thread, which tokenises, and await the future it returns.
 
         Large bodies of `size` bytes are tokenised one at a time, so that small ones
-        find a thread. Raises ClientDisconnect, and HTTPException if it takes too long;
+        find a thread. Raises ClientDisconnect, and TimeoutError if it takes too long;
         then the future is cancelled.
         """
         is_large = size > BYTES_PER_PIECE * SMALL_REQUEST
@@ -310,7 +334,7 @@ class Api:
                 return both[0].result()
             if done:
                 raise ClientDisconnect
-            raise HTTPException(504, f"no answer within {timeout:g} seconds")
+            raise TimeoutError
         finally:
             for each in both:
                 each.cancel()

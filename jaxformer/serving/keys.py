@@ -1,8 +1,10 @@
 """API keys: who may ask, and how often."""
 
 import hmac
+import math
 import re
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -41,17 +43,16 @@ def read_keys(file: Path) -> dict[str, float]:
 
 
 class Keys:
-    """The keys of a server, and the requests that each has left in this minute.
+    """The keys of a server, and the requests of each in the last minute.
 
-    A key of n requests a minute has n at first, and gets one more every 60 / n seconds
-    until it has n. `clock` returns seconds.
+    `clock` returns seconds.
     """
 
     def __init__(
         self, limits: Mapping[str, float], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limits, self._clock = limits, clock
-        self._full: dict[str, float] = {}  # when each has all its requests again
+        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def check(self, given: str) -> None:
         """Count a request with a key. Raises RefusedError, with LibreTranslate's words.
@@ -66,8 +67,12 @@ class Keys:
         if not equal:
             raise RefusedError(403, "Invalid API key")
         (key,), now = equal, self._clock()
-        full = max(now, self._full.get(key, 0.0)) + MINUTE / self._limits[key]
-        if (late := full - now - MINUTE) > 1e-6:
-            error = f"Slowdown: {self._limits[key]:.0f} per 1 minute"
-            raise RefusedError(429, error, **{"Retry-After": f"{late + 0.5:.0f}"})
-        self._full[key] = full
+        times, limit = self._times[key], self._limits[key]
+        while times and times[0] <= now - MINUTE:
+            times.popleft()
+        if len(times) >= limit:
+            late = math.ceil(times[0] + MINUTE - now)
+            error = f"Slowdown: {limit:.0f} per 1 minute"
+            raise RefusedError(429, error, **{"Retry-After": f"{late}"})
+        if limit < math.inf:
+            times.append(now)

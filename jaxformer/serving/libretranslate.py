@@ -13,6 +13,9 @@ from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.text_pipeline import Direction
 from jaxformer.system.errors import InputError
 
+_FORMER = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes of older servers
+# Fields of our own requests.
+_OTHERS = {"text", "n_best", "tag", "prefix", "phrases", "sentences", "markup"}
 # Puts the translations of texts into their document; also returns messages about its
 # placeholders.
 Join = Callable[[Sequence[Hypothesis]], tuple[str, list[str]]]
@@ -27,6 +30,18 @@ class Languages(NamedTuple):
     name: Callable[[str], str]  # of a code, in English
     # Which of several languages a text is in, with percents; the most probable first.
     detect: Callable[[Sequence[str], str], list[tuple[str, float]]]
+    # Which of several codes are of the language and script of a code.
+    matching: Callable[[str, Collection[str]], list[str]]
+
+    def code(self, codes: Collection[str], given: str) -> str:
+        """Return which of `codes` stands for a code: "zh-Hant" for "zh-TW", or "".
+
+        If there is none of its script, that is the code of the language alone.
+        """
+        given = _FORMER.get(given, given)
+        base = re.split("[-_]", given)[0].lower()
+        either = [given, *self.matching(given, codes), base]
+        return next((code for code in either if code in codes), "")
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the answer of /languages."""
@@ -38,7 +53,7 @@ class Languages(NamedTuple):
     def detected(self, text: str, target: str | None = None) -> list[dict[str, Any]]:
         """Return the answer of /detect; with `target` only source languages of it."""
         all_of = self.directions.items()
-        to = [s for s, targets in all_of if target and _code(targets, target)]
+        to = [s for s, targets in all_of if target and self.code(targets, target)]
         found = self.detect(to or [*self.directions], text)
         return [{"confidence": round(p, 1), "language": code} for code, p in found]
 
@@ -67,6 +82,7 @@ class TranslateCall(NamedTuple):
     parts: list[tuple[list[str], Join]]
     is_list: bool
     direction: Direction
+    is_markup: bool
     detected: dict[str, Any] | None  # of source "auto"
     alternatives: int
 
@@ -93,6 +109,8 @@ def read_call(
     for name in ("q", "source", "target"):
         if not values.get(name):
             raise InputError(f"Invalid request: missing {name} parameter")
+    if others := ", ".join(sorted(values.keys() & _OTHERS)):
+        raise InputError(f"Invalid request: q excludes {others}")
     is_list = isinstance(values["q"], list)
     texts = values["q"] if is_list else [values["q"]]
     if not all(isinstance(each, str) for each in texts):
@@ -107,22 +125,17 @@ def read_call(
     if source == "auto":
         (detected, *_) = languages.detected("\n".join(texts), target)
         source = detected["language"]
-    targets = languages.directions.get(_code(languages.directions, source), {})
-    direction = targets.get(_code(targets, target))
+    targets = languages.directions.get(languages.code(languages.directions, source), {})
+    direction = targets.get(languages.code(targets, target))
     if direction is None:
         raise InputError(f"{(target if targets else source)[:40]} is not supported")
     kind = values.get("format") or "text"
     if kind not in ("text", "html"):
         raise InputError(f"{str(kind)[:40]} format is not supported")
     parts = [markup(kind, each) if kind == "html" else _plain(each) for each in texts]
-    return TranslateCall(parts, is_list, direction, detected, alternatives)
+    is_markup = kind == "html"
+    return TranslateCall(parts, is_list, direction, is_markup, detected, alternatives)
 
 
 def _plain(text: str) -> tuple[list[str], Join]:
     return [text], lambda found: (found[0].text, [])
-
-
-def _code(codes: Collection[str], given: str) -> str:
-    """Return which of `codes` stands for a code, such as "zh" for "zh-CN", or ""."""
-    either = given, re.split("[-_]", given)[0].lower()
-    return next((code for code in either if code in codes), "")

@@ -416,6 +416,16 @@ def test_a_pipeline_of_another_direction_has_its_target_tag_and_language(monkeyp
     (task,) = pipeline.tasks("7", "", (), 0).tasks
     assert (task.text, list(task.prefix)) == (">>5<<7", [])
     assert split == [("7", "zh"), ("7", "en")]
+    (task,) = (
+        pipeline.of_direction(Direction("en", "", ">>9<<")).tasks("7", "", (), 0).tasks
+    )
+    assert task.text == "7"  # without the tag of the options
+    found: list = []
+    (task,) = pipeline.reporting([task], found.append)
+    scores = np.float32([-1.0])
+    tokens = np.array([[9, 8, EOS]])
+    task.done(SearchResult(tokens, np.array([3]), scores, scores, np.zeros((1, 3))))
+    assert [(each.text, each.tokens) for each in found[0][0]] == [("8", 2)]
 
 
 def test_a_tag_behind_spaces_is_not_added_again():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from jaxformer.config.languages import matching_codes
 from jaxformer.decoding.forced import Attention, PairScore
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.text_pipeline import Direction, TextResult
@@ -39,6 +40,7 @@ LANGUAGES = Languages(
         ((code, 90.0 if (code == "en") == text.isascii() else 10.0) for code in codes),
         key=lambda each: -each[1],
     ),
+    matching_codes,
 )
 LIMITS = {
     "max_request_pieces": 200, "max_queue": 1000,

@@ -206,7 +206,24 @@ def test_a_document_that_takes_too_long_is_given_up(serve, fields, when):
     server = serve(site={"markup": markup}, request_timeout=0.5)
     reply = server.ask("/translate", fields)
     gate.set()
-    assert (reply.status, reply.values) == (504, {"error": "no answer in time"})
+    error = {"error": "no answer within 0.5 seconds"}
+    assert (reply.status, reply.values) == (504, error)
+
+
+def test_documents_that_wait_for_links_stop_no_other_request(start):
+    server = start(request_timeout=2.0, max_queue=10_000)
+    server.translator.more.clear()
+    server.until_ready()
+    document = {"text": "a", "markup": "html"}
+    waiting = [server.later(server.ask, "/translate", document) for _ in range(20)]
+    server.until(lambda: server.metric("request_pieces") == 20 * 2 * 2)
+    begin = time.monotonic()
+    text = {"q": "a", "source": "en", "target": "de"}
+    assert server.ask("/translate", text).status == 200
+    assert server.ask("/detect", text).status == 200
+    assert time.monotonic() - begin < 1
+    assert {each.result().status for each in waiting} == {504}
+    server.until(lambda: server.metric("request_pieces") == 0)
 
 
 def test_what_takes_too_long_is_given_up_and_dropped(busy):
@@ -278,6 +295,7 @@ def test_it_is_ready_once_it_can_translate_and_the_rest_waits_for_its_programs(
     for path in paths:
         cold = server.ask(path)
         assert (cold.status, cold.values["status"]) == (503, "starting")
+        assert cold.headers["retry-after"] == "1"
         assert cold.values["compiling"] == {"done": 0, "of": 4}
     for request in (
         ("/translate", {"text": "a"}),
