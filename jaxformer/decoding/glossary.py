@@ -13,6 +13,8 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
+_IN_NAME = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")  # as in user_name
+_SYMBOL = re.compile(r"__[A-Z\d_]+__")  # such as __PH__
 
 Forms = tuple[str, ...]  # translations of a term, the preferred one first
 
@@ -54,8 +56,9 @@ class Glossary:
         """
         source = _plain(source)
         edges = _edges(source)
-        spans = (range(*span) for *span, _ in Placeholders().find(source))
-        taken = set(itertools.chain.from_iterable(spans))
+        spans = [span for *span, _ in Placeholders().find(source)]
+        spans += [match.span() for match in _SYMBOL.finditer(source)]
+        taken = set(itertools.chain.from_iterable(range(*span) for span in spans))
         found: dict[int, Forms] = {}
         for length in self._lengths:
             for start in edges:
@@ -76,9 +79,10 @@ def _plain(text: str) -> str:
 def _edges(text: str) -> dict[int, None]:
     """Return the indices, in order, at which a term may begin or end."""
     inside = [
-        (unicodedata.category(each)[0] in "LMN" and not _UNSPACED.match(each))
-        or each == "_"  # of a name, such as user_name and __PH__
+        unicodedata.category(each)[0] in "LMN" and not _UNSPACED.match(each)
         for each in text
     ]
+    for match in _IN_NAME.finditer(text):
+        inside[slice(*match.span())] = [True] * len(match[0])
     pairs = enumerate(zip([False, *inside], [*inside, False], strict=True))
     return {at: None for at, pair in pairs if not all(pair)}

@@ -22,7 +22,7 @@ PATTERNS = (
     # other arguments with a type, such as {d, date, short}.
     r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:plural|select|selectordinal)\s{0,9},"
     rf"(?:[^{{}}]++|{_NESTED})++\}}",
-    r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:number|date|time)\b[^{}]{0,80}\}",
+    r"\{\s{0,9}\w{1,60}\s{0,9},\s{0,9}(?:number|date|time)\s{0,9}(?:,[^{}]{0,80})?\}",
     r"\{\{[^{}]{1,200}\}\}|\{%[^{}]{1,200}%\}",  # {{ name }}
     r"[$#]?\{[^{}\s]{0,80}\}",  # {}, {0:.2f}, ${name}
     r"%\([\w.]{1,60}\)[-+#0-9.]{0,8}[a-zA-Z]",  # %(name)s

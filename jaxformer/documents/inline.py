@@ -3,25 +3,23 @@
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from jaxformer.decoding.placeholders import Placeholders
-from jaxformer.documents.links import Alignment, is_one_word, is_spaced
+from jaxformer.documents.halves import Half, half_of, is_alone, native_half_of, pairs_of
+from jaxformer.documents.links import (
+    Alignment,
+    is_one_word,
+    is_spaced,
+    nearest_pairs,
+)
 from jaxformer.documents.tokens import Token
 
 _SPACES = " \t\n\r\f"  # a no-break space is a character of the text
 _REST = re.compile(r"\w{0,64}")  # of a word
 _CLOSING, _OPENING = tuple(",.;:!?)]}\u2026"), tuple("([{")  # a space follows, precedes
 _LONGEST_SHOWN = 40  # characters of code, or a placeholder, translated as it stands
-# Begins and ends of pairs that are no elements: in text, and in XLIFF.
-_HALF = re.compile(
-    r"(?:\{%[-+]?\s*(end)?|\{\{(?:[#^]|(/))\s*|<(/)?(?=[A-Za-z]))([\w:.-]*)"
-)
-_NATIVE_HALF = re.compile(r"<(?:[\w.-]+:)?([be])pt\b([^>]*)")
-_ID = re.compile(r"""\s(r?id)\s*=\s*["']([^"']*)""")
 
 
 @dataclass(eq=False)
@@ -37,7 +35,7 @@ class _Node:
     children: list["_Node"] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # in the translation
     is_found: bool = False  # a placeholder at that place, or an element with one
-    half: tuple[str, bool] | None = None  # of {% endif %}: "if", and that it is an end
+    half: Half | None = None
 
 
 class Segment:
@@ -78,9 +76,7 @@ class Segment:
             elif token.kind == "other" and token.text.strip():
                 shown = placeholders.symbol or _if_short(token.text.strip(_SPACES))
                 node = self._add("other", token.raw, shown)
-                if native := _NATIVE_HALF.match(token.raw):
-                    ids = dict(_ID.findall(native[2]))
-                    node.half = ids.get("rid", ids.get("id", "")), native[1] == "e"
+                node.half = native_half_of(token.raw)
             else:
                 self._add(token.kind, token.raw)
                 self._write(" " if token.kind == "break" else "")
@@ -115,17 +111,18 @@ class Segment:
         A placeholder that stands so in `raw`, such as {% if a > b %}, is not escaped.
         """
         at, has_letters = 0, False
+        as_written = set()
+        if raw != text:
+            found = self._placeholders.find(raw)
+            as_written = {raw[begin:end] for begin, end, _ in found}
         for begin, end, shown in self._placeholders.find(text):
             has_letters |= self._write(text[at:begin])
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
             own = text[begin:end]
-            written = self._escape(own)
-            if written != own and own in raw and own == html.unescape(own):
-                written = own
-            node = self._add("other", written, shown)
-            if half := _HALF.match(own):
-                node.half = half[4], any(half.groups()[:3])
+            is_raw = own in as_written and own == html.unescape(own)
+            node = self._add("other", own if is_raw else self._escape(own), shown)
+            node.half = half_of(own)
             at = end
         return self._write(text[at:]) or has_letters
 
@@ -169,11 +166,11 @@ class Segment:
             if node.shown:
                 groups.setdefault(node.shown, []).append(node)
         padded, source = f" {target} ", f" {self.text} "
+        # The longest first, and of one length first as they stand: {n} and {N} are two.
         offsets = [at for at, each in enumerate(target) if not each.isspace()]
         ways = (str, target, range(len(target))), (_folded, _folded(target), offsets)
-        order = sorted(groups, key=len, reverse=True)
-        # First all as they stand: {n} and {N} are two.
-        for (fold, written, places), shown in itertools.product(ways, order):
+        tries = sorted(itertools.product(ways, groups), key=lambda each: -len(each[1]))
+        for (fold, written, places), shown in tries:
             nodes = [each for each in groups[shown] if not each.is_found]
             is_symbol = shown in self._placeholders.symbols
             if not (nodes or is_symbol):
@@ -191,15 +188,19 @@ class Segment:
                 if is_whole and keep.find(0, begin, end) < 0:
                     found.append((begin, end))
                 at = written.find(own, at + (len(own) if is_whole else 1))
-            pairs = _paired(nodes, found, alignment)
-            for node, place in pairs:
-                node.place, node.is_found = place, True
-            # Surplus symbols go; other surplus placeholders may be text.
-            chosen = {place for _, place in pairs}
-            for begin, end in found if is_symbol else chosen:
-                if (begin, end) not in chosen and target[begin - 1 : begin] == " ":
-                    begin -= 1
+            linked = [alignment.source_of(begin) for begin, _ in found]
+            middles = [(each.begin + each.end) / 2 for each in nodes]
+            for node, at in nearest_pairs(middles, linked):
+                nodes[node].place, nodes[node].is_found = found[at], True
+                begin, end = found[at]
                 keep[begin:end] = bytes(end - begin)
+            # Surplus symbols go; other surplus placeholders may be text.
+            for begin, end in found if is_symbol else ():
+                if keep[begin]:
+                    before, behind = target[:begin][-1:], target[end : end + 1]
+                    begin -= before == " " and not behind.isalnum()
+                    end += not before and behind == " "
+                    keep[begin:end] = bytes(end - begin)
 
     def _place(self, node: _Node, target: str, alignment: Alignment) -> tuple[int, int]:
         """Find where in the translation the content of an element or a tag belongs."""
@@ -300,36 +301,6 @@ def _folded(text: str) -> str:
     return "".join(each.lower()[0] for each in text if not each.isspace())
 
 
-def _paired(
-    nodes: Sequence[_Node], found: Sequence[tuple[int, int]], alignment: Alignment
-) -> list[tuple[_Node, tuple[int, int]]]:
-    """Pair placeholders with places of a translation, which may be more or fewer.
-
-    Both in the order of the source, so that the sum of the distances is least.
-    """
-    if not (nodes and found):
-        return []
-    linked = [min(alignment.source_of(begin), nodes[-1].end) for begin, _ in found]
-    order = sorted(range(len(found)), key=linked.__getitem__)
-    sides = [(each.begin + each.end) / 2 for each in nodes], sorted(linked)
-    few, many = map(np.array, sorted(sides, key=len))
-    skips = len(many) - len(few)
-    sums: list[np.ndarray] = []  # by how many of `many` are skipped before
-    for at, place in enumerate(few):
-        least = np.minimum.accumulate(sums[-1]) if sums else 0
-        sums.append(least + abs(many[at : at + skips + 1] - place))
-    chosen, skip = [], skips
-    for at in reversed(range(len(few))):
-        skip = int(np.argmin(sums[at][: skip + 1]))
-        chosen.append(at + skip)
-    chosen.reverse()
-    if len(nodes) > len(found):
-        nodes = [nodes[at] for at in chosen]
-    else:
-        order = [order[at] for at in chosen]
-    return [(node, found[at]) for node, at in zip(nodes, order, strict=True)]
-
-
 def _put_in_order(nodes: Sequence[_Node]) -> None:
     """Sort the places of halves and of tags without text by their order in the source.
 
@@ -341,29 +312,21 @@ def _put_in_order(nodes: Sequence[_Node]) -> None:
         if each.half or (each.begin == each.end and each.kind in ("other", "pair"))
         if each.open.strip()
     ]
-    pairs = _pairs(own)
+    halves = {each.half for each in own}
+    own = [
+        each
+        for each in own
+        if not (each.is_found and each.half and is_alone(each.half, halves))
+    ]
+    pairs = pairs_of([each.half for each in own])
     if 2 * len(pairs) == len(own) and all(each.is_found for each in own):
-        written = sorted(own, key=lambda each: each.place)
-        own = [] if _pairs(written) == pairs else own
+        order = sorted(range(len(own)), key=lambda at: own[at].place)
+        written = pairs_of([own[at].half for at in order])
+        if pairs == {(order[begin], order[end]) for begin, end in written}:
+            return
     places = sorted((each.place, each.is_found) for each in own)
     for node, place in zip(own, places, strict=True):
         node.place, node.is_found = place
-
-
-def _pairs(nodes: Iterable[_Node]) -> set[tuple[_Node, _Node]]:
-    """Return the pairs of halves that are closed in this order."""
-    opened: list[_Node] = []
-    found = set()
-    for node in nodes:
-        name, is_end = node.half or ("", False)
-        if not is_end:
-            opened.append(node)
-            continue
-        while opened and (opened[-1].half is None or opened[-1].half[0] != name):
-            opened.pop()
-        if opened:
-            found.add((opened.pop(), node))
-    return found
 
 
 def _if_short(text: str) -> str:

@@ -134,20 +134,22 @@ def _shown(text: str) -> list[str]:
     return sorted(shown for _, _, shown in Placeholders().find(text))
 
 
-def _plural_forms(header: str) -> dict[int, set[int]]:
-    """Return the forms that a .po file declares, with numbers that use each.
+def _plural_forms(header: str) -> list[set[int]]:
+    """Return the numbers that use each plural form, of those that tell all apart.
 
-    A template's header, and none, declare those of English. Raises InputError.
+    A template's header, and none, declare none. Raises InputError.
     """
-    found = re.search(r"\bplural\s*=(?!\s*EXPRESSION)([^;]+)", header)
-    forms: dict[int, set[int]] = {}
+    found = re.search(r"nplurals\s*=\s*([1-9])\s*;\s*plural\s*=([^;]+)", header)
+    forms: list[set[int]] = [set() for _ in range(int(found[1]) if found else 0)]
     try:
-        form_of = gettext.c2py(found[1].strip() if found else "n != 1")
-        for number in range(200):
-            forms.setdefault(form_of(number), set()).add(number)
+        form_of = gettext.c2py(found[2].strip()) if found else None
+        for number in (*range(200), 1_000_000) if found else ():
+            if not 0 <= (form := form_of(number)) < len(forms):
+                raise ValueError(f"{number} has form {form}")
+            forms[form].add(number)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"Plural-Forms is {header!r} ({error}); correct it") from None
-    return dict(sorted(forms.items()))
+    return forms
 
 
 def read_po(text: str) -> Parts:
@@ -175,17 +177,21 @@ def read_po(text: str) -> Parts:
         parts.extend(own)
         takes.append((forms, form, len(own)))
 
-    forms = _plural_forms(file.metadata.get("Plural-Forms", ""))
+    has_plurals = any(entry.msgid_plural for entry in file)
+    header = file.metadata.get("Plural-Forms", "") if has_plurals else ""
+    declared = _plural_forms(header)
     for entry in file:
         one, other, plurals = entry.msgid, entry.msgid_plural, entry.msgstr_plural
         if entry.obsolete or entry.msgstr or any(plurals.values()):
             continue
-        for form in {**forms, **plurals} if other else ():
-            uses = forms.get(form, {0})
-            has_all = 1 in uses and _shown(one) == _shown(other)
-            add(one if has_all or uses == {1} else other, plurals, form)
         if not other:
             add(one, vars(entry), "msgstr")
+            continue
+        forms = declared or [{1}, *[set()] * max(1, len(plurals) - 1)]
+        plurals.clear()
+        for form, uses in enumerate(forms):
+            is_one = uses == {1} or (1 in uses and _shown(one) == _shown(other))
+            add(one if is_one else other, plurals, form)
 
     def join(written: Sequence[str]) -> str:
         if content_type := file.metadata.get("Content-Type"):

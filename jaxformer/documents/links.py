@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 # A word, one character of a script that puts no spaces between words, or punctuation
 # between spaces.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
@@ -77,12 +79,13 @@ class Alignment:
         """Return the words linked to a span of the source that stand together.
 
         The run has the highest score: the number of its words that are linked to the
-        span, less the number of its other words. It is empty after _MOST_READ links.
+        span, less the number of its other words. It is empty if more
+        than _MOST_READ links would have been read.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
-        self._unread -= high - low
-        if self._unread < 0:
+        if high - low > self._unread:
             return []
+        self._unread -= high - low
         best, most, score, first, last = (0, 0), 0, 0, 0, 0
         for at in sorted(self._order[low:high]):
             score -= at - last - 1
@@ -99,6 +102,34 @@ class Alignment:
         before = self._words[self._order[at - 1]] if at else None
         behind = self._words[self._order[at]] if at < len(self._order) else None
         return before, behind
+
+
+def nearest_pairs(
+    middles: Sequence[float], linked: Sequence[float]
+) -> list[tuple[int, int]]:
+    """Pair offsets in the source with links to it, of which there may be more or fewer.
+
+    `middles` are in order. Pairs of indices are in the order of the source, as many as
+    there can be, so that the sum of the distances is least.
+    """
+    if not (middles and linked):
+        return []
+    order = sorted(range(len(linked)), key=linked.__getitem__)
+    sides = middles, [min(linked[at], middles[-1]) for at in order]
+    few, many = map(np.array, sorted(sides, key=len))
+    skips = len(many) - len(few)
+    sums: list[np.ndarray] = []  # by how many of `many` are skipped before
+    for at, place in enumerate(few):
+        least = np.minimum.accumulate(sums[-1]) if sums else 0
+        sums.append(least + abs(many[at : at + skips + 1] - place))
+    chosen, skip = [], skips
+    for at in reversed(range(len(few))):
+        skip = int(np.argmin(sums[at][: skip + 1]))
+        chosen.append(at + skip)
+    pairs = enumerate(reversed(chosen))
+    if len(middles) > len(linked):
+        return [(own, order[at]) for at, own in pairs]
+    return [(own, order[at]) for own, at in pairs]
 
 
 def _spans(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:

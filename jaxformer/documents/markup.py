@@ -32,6 +32,7 @@ _STANDALONE = *_NATIVE, "x", "bx", "ex", "sc", "ec", "cp"  # of XLIFF: inline co
 _NEW = "initial", "new", "needs-translation"  # states of a target that is none yet
 _STATE = re.compile(rf"""(\sstate\s*=\s*["'])({"|".join(_NEW)})(?=["'])""")
 _SUBSTATE = re.compile(r"""\ssubState\s*=\s*("[^"]*"|'[^']*')""")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([\w:.-]+)""", re.I)
 
 _escape = partial(escape, quote=False)
 
@@ -110,11 +111,11 @@ def read_html(text: str) -> Parts:
     """Read HTML: elements that are not inline end a sentence."""
     tokens = html_tokens(text)
     for own in (each.attributes for each in tokens if each.name == "meta"):
-        encoding = own.get("charset") or ""
-        if "http-equiv" in own:
-            encoding = (own.get("content") or "").lower().partition("charset=")[2]
-        if encoding:
-            require_utf8(encoding.strip())
+        declared = f"charset={own.get('charset')}"
+        if (own.get("http-equiv") or "").lower() == "content-type":
+            declared = own.get("content") or ""
+        if found := _CHARSET.search(declared):
+            require_utf8(found[1])
     elements, owners = _elements(tokens, _CODE.split())
     for element in elements[1:]:
         element.is_inline = element.name in _WITHIN

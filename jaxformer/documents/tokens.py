@@ -1,6 +1,8 @@
 """HTML and XML as tokens, which together are the text that was read."""
 
+import codecs
 import collections
+import contextlib
 import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -164,11 +166,15 @@ def _closed(tokens: Sequence[Token]) -> list[Token]:
 
 
 def require_utf8(encoding: str) -> None:
-    """Raise InputError for a document that declares another encoding."""
-    if encoding.lower() not in ("utf-8", "utf8"):
-        raise InputError(
-            f"the document declares the encoding {encoding!r}; convert it to UTF-8"
-        )
+    """Raise InputError for a document that declares another encoding.
+
+    What is no name of one, such as a template's placeholder, is not refused.
+    """
+    with contextlib.suppress(LookupError):
+        if codecs.lookup(encoding).name != "utf-8":
+            raise InputError(
+                f"the document declares the encoding {encoding!r}; make it UTF-8"
+            )
 
 
 def xml_tokens(text: str) -> list[Token]:

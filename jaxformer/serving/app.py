@@ -87,8 +87,9 @@ class Api:
         settings = site.languages.settings(has_keys=site.keys is not None)
         self._not_finite = 0  # requests whose scores were not numbers
         self._tokenising = ThreadPoolExecutor(2), ThreadPoolExecutor(1)
-        self._reading = ThreadPoolExecutor(2)
-        self._writing = ThreadPoolExecutor(32)  # which wait for links
+        # Documents, which take longer, have threads of their own.
+        self._short, self._reading = ThreadPoolExecutor(2), ThreadPoolExecutor(2)
+        self._writing = ThreadPoolExecutor(32)  # may wait for links
         folder = Path(__file__).parent
         routes = [
             *(_fixed(path, FileResponse(folder / PAGES[path])) for path in PAGES),
@@ -118,7 +119,7 @@ class Api:
         app.router.redirect_slashes = False
         how = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization"]}
         how["expose_headers"] = [*RETRY]
-        # Around all else, so that a page can read each error.
+        # Around all else, so that a page can read each error of its requests.
         cors = partial(CORSMiddleware, allow_origins=site.origins, **how)
         self._app = cors(app) if site.origins else app
         self._paths = {route.path for route in routes}
@@ -169,12 +170,13 @@ class Api:
         queue, run = self._batcher.translate, asyncio.get_running_loop().run_in_executor
         if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
             languages = self._site.languages
-            call = await run(self._reading, read_call, values, languages, markup)
+            thread = self._reading if values.get("format") == "html" else self._short
+            call = await run(thread, read_call, values, languages, markup)
             tag = call.direction.tag
             given = [(tag + text, "", ()) for texts, _ in call.parts for text in texts]
             found = await self._result(request, size, queue, given, call.direction)
             every = [each.hypotheses for each in found]
-            thread = self._writing if call.is_markup else self._reading
+            thread = self._writing if thread is self._reading else self._short
             return await run(thread, call.answer, every)
         if "markup" in values:
             texts, kind = read_documents(values)
@@ -215,7 +217,7 @@ class Api:
         run = asyncio.get_running_loop().run_in_executor
         detect = self._site.languages.detected
         async with asyncio.timeout(self._limits.request_timeout):
-            return JSONResponse(await run(self._reading, detect, text))
+            return JSONResponse(await run(self._short, detect, text))
 
     async def _attention(self, request: Request) -> Response:
         given, size = await self._read(request)

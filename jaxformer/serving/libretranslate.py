@@ -4,7 +4,6 @@ Functions of parsed requests; `jaxformer.serving.app` queues the texts. Unknown 
 are ignored, and messages of errors are LibreTranslate's.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -34,13 +33,19 @@ class Languages(NamedTuple):
     matching: Callable[[str, Collection[str]], list[str]]
 
     def code(self, codes: Collection[str], given: str) -> str:
-        """Return which of `codes` stands for a code: "zh-Hant" for "zh-TW", or "".
+        """Return which of `codes` stands for a code, or "".
 
-        If there is none of its script, that is the code of the language alone.
+        That is the code itself, else one of its language and script, such as "zh-Hant"
+        for "zh-TW", else the language.
         """
-        given = _FORMER.get(given, given)
-        base = re.split("[-_]", given)[0].lower()
-        either = [given, *self.matching(given, codes), base]
+        if given in codes:
+            return given
+        given = _FORMER.get(given, given).replace("_", "-").lower()
+        base = given.partition("-")[0]
+        matching = self.matching(given, codes)
+        either = [code for code in codes if code.replace("_", "-").lower() == given]
+        either += [base] if base in matching else []
+        either += [*matching, base]
         return next((code for code in either if code in codes), "")
 
     def listed(self) -> list[dict[str, Any]]:
@@ -82,7 +87,6 @@ class TranslateCall(NamedTuple):
     parts: list[tuple[list[str], Join]]
     is_list: bool
     direction: Direction
-    is_markup: bool
     detected: dict[str, Any] | None  # of source "auto"
     alternatives: int
 
@@ -133,8 +137,7 @@ def read_call(
     if kind not in ("text", "html"):
         raise InputError(f"{str(kind)[:40]} format is not supported")
     parts = [markup(kind, each) if kind == "html" else _plain(each) for each in texts]
-    is_markup = kind == "html"
-    return TranslateCall(parts, is_list, direction, is_markup, detected, alternatives)
+    return TranslateCall(parts, is_list, direction, detected, alternatives)
 
 
 def _plain(text: str) -> tuple[list[str], Join]:

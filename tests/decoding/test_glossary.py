@@ -63,6 +63,7 @@ def test_whatever_is_found_is_in_the_text(text, term):
         ("C++", "in C++, not C", True),
         ("ph", "Send __PH__ now", False),
         ("name", "the user_name", False),
+        ("name", "the _name_ or __name__", True),
     ],
 )
 def test_words_of_many_scripts(term, text, is_found):

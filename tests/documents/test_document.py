@@ -177,6 +177,7 @@ def test_po_entries_without_a_translation_get_one():
         ("nplurals=2; plural=n > 1;", "One file", ["%d files"] * 2),
         ("nplurals=2; plural=n == 1 ? 0 : 1;", "One file", ["One file", "%d files"]),
         ("nplurals=3; plural=n%10==1 ? 0 : n < 5 ? 1 : 2;", "%d file", ["%d file"]),
+        ("nplurals=3; plural=n < 2 ? 0 : n ? 2 : 1;", "%d file", ["%d file"]),
         ("nplurals=INTEGER; plural=EXPRESSION;", "One file", ["One file", "%d files"]),
     ],
 )
@@ -185,7 +186,7 @@ def test_each_plural_form_is_translated_from_the_text_of_its_numbers(
 ):
     header = f'msgid ""\nmsgstr ""\n"Plural-Forms: {plural}\\n"\n'
     header += '"Content-Type: text/plain; charset=CHARSET\\n"\n\n'
-    entry = f'msgid "{one}"\nmsgid_plural "%d files"\nmsgstr[0] ""\n'
+    entry = f'msgid "{one}"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     found, _ = translated("po", header + entry)
     if "nplurals=3" in plural:
         forms = [*forms, "%d files", "%d files"]
@@ -326,6 +327,13 @@ def test_the_spaces_of_a_translation_stay(source, target, expected):
             [0, 1, 1, 2, 3, 4, 5],
             "copie {a} un deux {b} fin",
         ),
+        (
+            "use {{ name }} or {{ the name }}",
+            "{{ The name }} or {{ name }}",
+            [4, 5, 6, 0, 1, 2, 3],
+            "{{ the name }} or {{ name }}",
+        ),
+        ("{n}MB of", "MB __PH__MB of __PH__", [0, 0, 1, 0], "MB {n}MB of"),
         ("page {n} of {N}", "{N} pages, {n}", [1, 0, 3], "{N} pages, {n}"),
         ("page {n} of {N}", "{n} pages, {n}", [1, 0, 3], "{n} pages, {N}"),
     ],
@@ -375,6 +383,12 @@ def test_patterns_of_ones_own():
             "<p>{% if n > 1 %} MANY {{ a && b }} &lt;b&gt; C",
         ),
         ("html", "a &amp;lt; &lt; b", "A &amp;lt; &lt; B"),
+        ("html", "<meta charset='{{ x }}'>a", "<meta charset='{{ x }}'>A"),
+        (
+            "html",
+            "<meta http-equiv=Content-Type content='a; charset=\"UTF-8\";'>a",
+            "<meta http-equiv=Content-Type content='a; charset=\"UTF-8\";'>A",
+        ),
         ("xml", "<p>{{ a > &amp; }} b</p>", "<p>{{ a &gt; &amp; }} B</p>"),
         (
             "vtt",
@@ -480,6 +494,19 @@ def test_halves_keep_their_order(markup, text, first, last):
     assert found.rindex(first) < found.rindex(last)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a <x> b <y> c <z> d", "d <z> c <y> b <x> a"),
+        ("a {%u 1%} b {%u 2%} c", "c {%u 2%} b {%u 1%} a"),
+        ("a <br> b <b>c</b> <i>d</i>", "<i>d</i> <b>c</b> b <br> a"),
+    ],
+)
+def test_values_that_look_like_halves_move_with_their_words(text, expected):
+    symbols = [SYMBOL] if "%" in text else []
+    assert translated("txt", text, reversed, str, symbols) == (expected, [])
+
+
 def test_pairs_may_change_their_order():
     found, _ = translated("txt", "<b>a</b> and <i>c</i>", reversed)
     assert found == "<i>c</i> and <b>a</b>"
@@ -522,7 +549,7 @@ def test_plurals_of_icu_stay():
     [
         ("xml", "<a>\n<b></a>", "line 2, column 6: this is no well-formed XML"),
         ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding 'latin-1'"),
-        ("html", "<meta charset=Latin1>", "encoding 'Latin1'; convert it to UTF-8"),
+        ("html", "<meta charset=Latin1>", "encoding 'Latin1'; make it UTF-8"),
         (
             "html",
             "<meta http-equiv='Content-Type' content='text/html; charset=big5'>",
@@ -530,8 +557,15 @@ def test_plurals_of_icu_stay():
         ),
         (
             "po",
-            'msgid ""\nmsgstr "Plural-Forms: nplurals=1; plural=x;\\n"',
+            'msgid ""\nmsgstr "Plural-Forms: nplurals=1; plural=x;\\n"\n\n'
+            'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n',
             "Plural-Forms is 'nplurals=1; plural=x;' .*; correct it",
+        ),
+        (
+            "po",
+            'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=n;\\n"\n\n'
+            'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n',
+            "2 has form 2",
         ),
         ("xliff", "", "no element found"),
         ("html", "a\n<![<![", "line 2 has '<!\\['"),
@@ -564,6 +598,7 @@ def test_the_time_is_linear_in_the_text(unit, markup):
 @pytest.mark.parametrize(
     ("markup", "text"),
     [
+        ("html", "x &lt;b&gt; " * 20_000),
         ("html", "q " + "<i>" * 9_000 + "a " * 9_000 + "</i>" * 9_000 + " z"),
         ("xliff", f"<x><segment>{'<source>a</source>' * 9_000}</segment></x>"),
         ("txt", "{n,plural," + "{b}" * 20_000 + "{n,plural," * 20_000),
