@@ -48,6 +48,11 @@ def run(*, config: ConfigRequest, workdir: Path, input: Path | None) -> dict:
     given = {**values, "data": data, "model": model}
     parse_config(given)  # refuses corpora that have no languages to look up
     imported = parse_config({**given, "data": data | _tags(data, checkpoint.tags)})
+    if imported.data.tokenizer:
+        raise InputError(
+            f"leave out data.tokenizer={imported.data.tokenizer}: the checkpoint has "
+            "its own tokeniser"
+        )
     training = imported.training
     sizes = {"d_model": imported.model.d_model, "steps": training.steps}
     optimizer, _ = make_optimizer(imported.optimizer, **sizes)

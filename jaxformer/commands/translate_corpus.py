@@ -22,8 +22,13 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import MODEL, ConfigRequest
 from jaxformer.runs.open import open_translator
-from jaxformer.runs.run import open_run
-from jaxformer.runs.texts import of_split, of_tags, require_own_tags
+from jaxformer.runs.run import load_parameters, open_run
+from jaxformer.runs.texts import (
+    of_split,
+    of_tags,
+    require_one_direction,
+    require_own_tags,
+)
 from jaxformer.system.errors import InputError
 from jaxformer.system.files import digest
 from jaxformer.system.first import once
@@ -64,6 +69,8 @@ def run(
     has_name = "/" in split
     this = of_split(this, split) if has_name else of_tags(this, options)
     data = this.config.data
+    corpora = [part.data for part in data.parts.values()]
+    require_one_direction(corpora, f"{source}; choose a corpus by --split=NAME/test")
     require_own_tags(data, options, f"--split={split}" if has_name else "the run")
     if data.source_language == data.target_language:
         raise InputError(
@@ -86,13 +93,17 @@ def run(
         def begin() -> tuple[int, int]:
             nonlocal written, lines
             text, own = measure(source), this.export and digest(this.export / MODEL)
+            folders = models.choose.rerankers if models.choose else ()
+            runs = [open_run(folder) for folder, _ in folders]
+            others = parameter_hash([load_parameters(each, None) for each in runs])
             made_with = {
                 **text, "parameters": own or parameter_hash(translator.params),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],
                 "languages": languages, "least_log_probability": least_log_probability,
-                "choose": str(models.choose), **vars(translator.options),
+                "choose": str(models.choose), "rerankers": others,
+                **vars(translator.options),
             }  # fmt: skip
             del made_with["batch_tokens"]  # may be lowered if memory is short
             names = data.source_language, data.target_language

@@ -204,16 +204,17 @@ def tagged(text: str, tag: str, tag_of: Callable[[str], str]) -> str:
 
 def lines_of(
     text: str, tokenizer: AnyTokenizer, language: str | None
-) -> tuple[str, list[list[str]]]:
+) -> list[tuple[str, list[str]]]:
     """Split a text into the sentences of its lines; None: one line, one sentence.
 
-    Also returns the language code of the text, which its sentences lack.
+    Each line comes with its language code, which its sentences lack, or else with that
+    at the beginning of the text.
     """
     code, without = split_tag(text, tokenizer.language_code)
     if language is None:
-        return code, [[without]]
-    lines = text.replace(code, "", 1).split("\n")  # blank ones at the ends too
-    return code, [sentences_of(line, language) for line in lines]
+        return [(code, [without])]
+    lines = (split_tag(line, tokenizer.language_code) for line in text.split("\n"))
+    return [(own or code, sentences_of(line, language)) for own, line in lines]
 
 
 @functools.cache

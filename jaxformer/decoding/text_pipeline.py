@@ -7,11 +7,11 @@ text.
 
 import copy
 import dataclasses
-import functools
 import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jaxformer.decoding.engine import Task
@@ -176,18 +176,18 @@ class TextPipeline:
 
     def sentences(self, text: str) -> list[str]:
         """Split a text into what is translated by itself, as the options say."""
-        tag, lines = self._lines(text)
-        return [each and tag + each for line in lines for each in line]
+        lines = self._lines(text)
+        return [each and tag + each for tag, line in lines for each in line]
 
     def tagged(self, text: str) -> str:
         """Begin a source without a tag with that of the options."""
         return tagged(text, self.options.tag, self.tokenizer.language_code)
 
-    def _lines(self, text: str) -> tuple[str, list[list[str]]]:
-        tag, lines = lines_of(text, self.tokenizer, self._language)
-        if self.tags and self._needs_tag and not tag and any(map(any, lines)):
+    def _lines(self, text: str) -> list[tuple[str, list[str]]]:
+        lines = lines_of(text, self.tokenizer, self._language)
+        if self.tags and self._needs_tag and any(any(x) for tag, x in lines if not tag):
             warn_of_no_tag(tuple(self.tags))
-        return tag or self.options.tag, lines
+        return [(tag or self.options.tag, line) for tag, line in lines]
 
     def tasks(
         self, text: str, prefix: str, phrases: Sequence[str], number: int
@@ -199,16 +199,17 @@ class TextPipeline:
         phrases that cannot be in its translation.
         """
         options, tasks = self.options, []
-        tag, lines = self._lines(text)
-
-        def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.tokenizer.encode([each and tag + each for each in texts])
-
-        how = {"tags": bool(tag), "longest": self.longest, "line": number + 1}
+        how = {"longest": self.longest, "line": number + 1}
         how["policy"] = options.long_lines
         parts = [
-            [p for each in line for p in parts_of(each, encode, **how)]
-            for line in lines
+            [
+                (tag, *part)
+                for each in line
+                for part in parts_of(
+                    each, partial(self._encode, tag), tags=bool(tag), **how
+                )
+            ]
+            for tag, line in self._lines(text)
         ]
         given = [*self.tokenizer.target_start]
         begin = self.tokenizer.encode_target([prefix])[0][:-1] if prefix else given
@@ -230,9 +231,10 @@ class TextPipeline:
             prefix=begin, most=self._most,
         )  # fmt: skip
         copies, left_out = {}, []
-        for part, (own, ids) in enumerate(flat):
+        for part, (tag, own, ids) in enumerate(flat):
             terms = self._glossary.find(own) if self._glossary else []
-            if terms and ids != encode([own])[0]:  # which part of `own` has the terms?
+            # Which part of `own` has the terms?
+            if terms and ids != self._encode(tag, [own])[0]:
                 left_out += [f"{forms[0]!r} (in a text that is cut)" for forms in terms]
                 terms = []
             found, needed, faults = add_terms(
@@ -241,7 +243,7 @@ class TextPipeline:
             left_out += faults
             is_unknown = self.tokenizer.is_unknown  # also of the whole word of a part
             is_free = begin == given and not found
-            if is_free and is_unknown(ids) and is_unknown(*encode([own])):
+            if is_free and is_unknown(ids) and is_unknown(*self._encode(tag, [own])):
                 copies[part] = [Hypothesis(own, 0.0, 0.0, 0)]
                 continue
             limit = max(len(ids) + options.extra_length, needed, options.min_length)
@@ -254,8 +256,11 @@ class TextPipeline:
         if left_out:
             listed = ", ".join(dict.fromkeys(left_out))
             logger.warning("line %d: terms that are left out: %s", number + 1, listed)
-        sources = [tag + own for own, _ in flat]
+        sources = [tag + own for tag, own, _ in flat]
         return TextTasks(tasks, sources, list(map(len, parts)), copies)
+
+    def _encode(self, tag: str, texts: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer.encode([each and tag + each for each in texts])
 
     def _encode_phrase(self, texts: Sequence[str]) -> list[list[int]]:
         rows = self.tokenizer.encode_target(texts)
@@ -278,7 +283,7 @@ class TextPipeline:
                 done(found)
 
         for part, task in enumerate(tasks):
-            yield task._replace(done=functools.partial(keep, part))
+            yield task._replace(done=partial(keep, part))
 
     def results(
         self, texts: Sequence[TextTasks], found: Sequence[OfParts]

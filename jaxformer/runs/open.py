@@ -157,7 +157,13 @@ def open_members(run: Run, models: ModelChoice) -> list[tuple[Run, Parameters]]:
         theirs = _tags(member)
         # One tag may be that of several directions.
         tags = set.union(*own.values()) & set.union(*theirs.values()) - {""}
-        if not (own.keys() & theirs.keys() or tags):
+        both = own.keys() & theirs.keys()
+        if both and not (tags or any(own[each] & theirs[each] for each in both)):
+            raise InputError(
+                f"{folder} was trained with other tags than {run.workdir.path}, and "
+                "the models of an ensemble get the same pieces; use another run"
+            )
+        if not (both or tags):
             raise InputError(
                 f"{folder} translates {_names(theirs)} and not {_names(own)}; the "
                 "models of an ensemble have one direction"

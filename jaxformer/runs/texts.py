@@ -37,7 +37,7 @@ def of_tags(run: Run, options: TranslateRequest) -> Run:
     """Return the run restricted to the first corpus with the tags of `options`.
 
     Without a corpus of both, `tag` alone counts. It stays whole without tags, and if
-    corpora with the one tag differ in the other.
+    corpora with the one tag differ in the other or in their languages.
     """
     if not (options.tag or options.target_tag):
         return run
@@ -46,7 +46,10 @@ def of_tags(run: Run, options: TranslateRequest) -> Run:
     if options.tag:
         among = [name for name in parts if parts[name].data.tag == options.tag]
     among = _with_target(run, among, options.target_tag) or among
-    kinds = {(parts[name].data.tag, parts[name].data.target_tag) for name in among}
+    kinds = {
+        (data.tag, data.target_tag, data.source_language, data.target_language)
+        for data in (parts[name].data for name in among)
+    }
     return of_corpus(run, among[0]) if len(kinds) == 1 else run
 
 
@@ -77,6 +80,13 @@ def require_one_target(run: Run, what: str) -> None:
         raise InputError(
             f"the run translates to {', '.join(sorted(filter(None, tags)))}, and {what}"
         )
+
+
+def require_one_direction(corpora: Sequence[DataConfig], what: str) -> None:
+    """Raise InputError if corpora have several directions, of which a text has one."""
+    directions = list(dict.fromkeys(data.direction for data in corpora))
+    if len(directions) > 1:
+        raise InputError(f"which of {', '.join(directions)} is {what}")
 
 
 def files_of_split(run: Run, split: str) -> list[Path]:
@@ -154,9 +164,10 @@ def read_text(
             f"text of --target_tag={options.target_tag} has no scores; use a run with "
             "a corpus of that language"
         )
+    how = f"choose a corpus by --split=NAME/{kind}"
     if len({parts[name].data.target_tag for name in chosen}) > 1:
-        how = f"choose a corpus by --split=NAME/{kind}"
         require_one_target(run, f"{source} does not say to which; {how}")
+    require_one_direction([parts[name].data for name in chosen], f"{source}; {how}")
     return of_corpus(run, chosen[0]), text
 
 

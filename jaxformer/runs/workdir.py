@@ -21,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from os.path import realpath
 from pathlib import Path
 
+from jaxformer.config.data import DataConfig
+from jaxformer.config.languages import base_language
 from jaxformer.config.sections import Config
 from jaxformer.corpus.prepared import PreparedCorpus, open_prepared
 from jaxformer.remote.copy import copy_at, copy_of
@@ -266,14 +268,21 @@ class Workdir:
         if config.training.init_from:
             run = Workdir(Path(config.training.init_from))
             theirs = run.read_record()
-            given, tokenizer = run.tokenizer_file, run.read_tokenizer(theirs)
-            has_two = tokenizer.source_model != tokenizer.target_model
-            swapped = f"{config.data.target_language}-{config.data.source_language}"
-            if has_two and theirs.direction == swapped:
+            tokenizer = run.read_tokenizer(theirs)
+            is_new = given not in ("", theirs.config.data.tokenizer)
+            if is_new and load_given(config.data).hash != tokenizer.hash:
                 raise InputError(
-                    f"{run.path} translates {swapped}, and its tokeniser has a model "
-                    f"for each side; begin {config.data.direction} with a run of that "
-                    "direction"
+                    f"data.tokenizer={given} is another tokeniser than that of "
+                    f"{run.path}, with which training begins; leave it out"
+                )
+            given = run.tokenizer_file
+            has_two = tokenizer.source_model != tokenizer.target_model
+            before, now = _languages(theirs.config.data), _languages(config.data)
+            if has_two and before != now and before[::-1] == now:
+                raise InputError(
+                    f"{run.path} translates {theirs.direction}, and its tokeniser has "
+                    f"a model for each side; begin {config.data.direction} with a run "
+                    "of that direction"
                 )
         elif given:
             tokenizer = load_given(config.data)
@@ -289,6 +298,12 @@ class Workdir:
                 f"{own} is another tokeniser than {given}; use another run folder"
             )
         return None if is_prepared else tokenizer
+
+
+def _languages(data: DataConfig) -> tuple[set[str], set[str]]:
+    parts = [part.data for part in data.parts.values()]
+    sources = {base_language(part.source_language) for part in parts}
+    return sources, {base_language(part.target_language) for part in parts}
 
 
 def _require_safe(folder: Path) -> None:

@@ -34,6 +34,12 @@ def load_given(config: DataConfig) -> Tokenizer:
             "data.shared_vocabulary=False, the source's first"
         )
     source, target = map(Tokenizer.load, paths)
+    names = [side[: EOS + 1] for side in (source.pieces(), target.pieces())]
+    if names[0] != names[1]:
+        raise InputError(
+            f"data.tokenizer: the first pieces of {paths[0]} are {' '.join(names[0])}, "
+            f"and of {paths[1]} {' '.join(names[1])}; train both with one name of each"
+        )
     return pair_of(source.source_model, target.target_model)
 
 

@@ -43,16 +43,19 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """Stream the pairs of "train", "dev" or "test" (built-in corpus: also "unseen").
 
-    Sources begin with `data.tag`, if there is one. Raises InputError at once if the
-    split is missing, and while reading if the text is empty, unreadable, not UTF-8 or
-    not parallel. `part` is the number of one of `read_parts`; None: all of them.
+    Sources that are not blank begin with `data.tag`, if there is one. Raises InputError
+    at once if the split is missing, and while reading if the text is empty, unreadable,
+    not UTF-8 or not parallel. `part` is the number of one of `read_parts`; None: all.
     """
     parts = read_parts(config, split)
     own = parts if part is None else parts[part : part + 1]
     pairs = chain.from_iterable(each.pairs for each in own)
     if not config.tag:
         return pairs
-    return ((f"{config.tag} {source}", target) for source, target in pairs)
+    return (
+        (f"{config.tag} {source}" if source.strip() else source, target)
+        for source, target in pairs
+    )
 
 
 def in_chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:

@@ -69,7 +69,7 @@ def test_afterwards_the_run_needs_the_other_one_no_more(begun, command, tmp_path
 
 
 def test_the_other_direction_begins_with_a_run_whose_languages_share_a_tokeniser(
-    command, trained, tmp_path, monkeypatch
+    command, trained, toy, tmp_path, monkeypatch
 ):
     swapped = config_flags("data", source_language="de", target_language="en")
     flags = (f"--init_from={trained.workdir}", *swapped)
@@ -86,8 +86,29 @@ def test_the_other_direction_begins_with_a_run_whose_languages_share_a_tokeniser
     monkeypatch.setattr(Workdir, "read_tokenizer", with_two_models)
     refused = command("prepare", *flags, workdir=tmp_path / "other").complaint
     assert "translates en-de, and its tokeniser has a model for each side" in refused
+    files = ",".join(f"{toy.directory}/train.{side}" for side in ("de", "en"))
+    longer = config_flags(
+        "data", corpus="files", directory="", train=files, dev=files, test="",
+        source_language="deu", target_language="eng",
+    )  # fmt: skip
+    refused = command("prepare", flags[0], *longer, workdir=tmp_path / "other")
+    assert "has a model for each side" in refused.complaint
     again = command("prepare", flags[0], workdir=tmp_path / "same")
     assert again.result["direction"] == "en-de"
+
+
+def test_a_tokeniser_that_is_not_that_of_the_run_is_refused(command, trained, tmp_path):
+    own = shutil.copy(trained.workdir / "tokenizer.model", tmp_path / "own.model")
+    begin = f"--init_from={trained.workdir}"
+    flags = begin, f"--config.data.tokenizer={own}"
+    assert command("prepare", *flags, workdir=tmp_path / "run").result
+    small = config_flags("data", train="99", dev="9", test="9", vocab_size=99)
+    assert command(
+        "prepare", "--config=demo", *small, workdir=tmp_path / "other"
+    ).result
+    other = f"--config.data.tokenizer={tmp_path / 'other' / 'tokenizer.model'}"
+    refused = command("prepare", begin, other, workdir=tmp_path / "new").complaint
+    assert "is another tokeniser than that of" in refused
 
 
 def test_frozen_parts_stay_as_they_were(command, trained, tmp_path):

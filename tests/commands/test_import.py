@@ -114,6 +114,11 @@ def test_a_failed_import_leaves_nothing(
         (spoilt / "target.spm").write_bytes(content)
         complaint = import_(tmp_path / "run", spoilt).complaint
         assert "not a SentencePiece model" in complaint
+    tokenizer = "--config.data.tokenizer=mine.model"
+    complaint = import_(tmp_path / "run", exported, tokenizer).complaint
+    assert (
+        "leave out data.tokenizer=mine.model: the checkpoint has its own" in complaint
+    )
     (spoilt / "source.spm").unlink()
     assert "source.spm cannot be read" in import_(tmp_path / "run", spoilt).complaint
     with mock.patch("jaxformer.text.tokenizer._MOST_BYTES", 99):

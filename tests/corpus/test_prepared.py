@@ -104,6 +104,14 @@ def test_every_kind_of_text_is_read_in_order(folder, kind):
     assert read(folder, **kind) == PAIRS
 
 
+def test_a_blank_source_gets_no_tag(tmp_path, folder):
+    """Otherwise it would be a sentence of one token."""
+    (tmp_path / "blank.tsv").write_text("\tb\n \tc\na\td\n")
+    kind = {"corpus": "tsv", "directory": "", "train": str(tmp_path / "blank.tsv")}
+    pairs = read(folder, **kind, tag=">>x<<")
+    assert [source for source, _ in pairs if source.strip()] == [">>x<< a"]
+
+
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_compressed_text_is_read(tmp_path, folder, ending):
     """Also of several frames, as parallel compressors write it."""

@@ -398,6 +398,12 @@ def test_a_text_keeps_its_tag_and_others_have_that_of_the_options():
     pipeline = TextPipeline(Tagged(), options, **how)
     assert pipeline.sentences("7") == [">>5<<7"]
     assert pipeline.sentences(">>6<< 7") == [">>6<<7"]
+    lines = TextPipeline(
+        Tagged(), dataclasses.replace(options, split_sentences=True), **how
+    )
+    text, own = ">>6<< 7\n8\n >>5<< 9\n", [">>6<<7", ">>6<<8", ">>5<<9"]
+    assert lines.sentences(text) == own
+    assert [task.text for task in lines.tasks(text, "", (), 0).tasks] == own
     with pytest.raises(InputError, match="no tag '>>7<<'; it has >>5<<, >>6<<"):
         TextPipeline(Tagged(), dataclasses.replace(options, tag=">>7<<"), **how)
 

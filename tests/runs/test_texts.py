@@ -1,13 +1,16 @@
 """The text that a command scores, and its corpus."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from jaxformer.config.data import DataConfig
 from jaxformer.configs import demo
-from jaxformer.decoding.options import TranslateRequest
+from jaxformer.decoding.options import ModelChoice, TranslateRequest
+from jaxformer.runs import open as open_module
+from jaxformer.runs.open import open_members
 from jaxformer.runs.run import Run
 from jaxformer.runs.texts import of_tags, read_text
 from jaxformer.system.errors import InputError
@@ -97,3 +100,42 @@ def test_text_that_other_tags_fit_is_refused(tmp_path, split, options, said):
     if "/" in split:
         with pytest.raises(InputError, match=said):
             read_text(run_of(DIRECTIONS), None, None, split, TranslateRequest(options))
+
+
+def test_a_tag_of_two_source_languages_chooses_no_direction(tmp_path):
+    """Their sentences are split, and pairs are filtered, by the source's language."""
+    both = {"tag": ">>5<<", "target_language": "fr"}
+    run = run_of({code: {**both, "source_language": code} for code in ("en", "de")})
+    assert of_tags(run, TranslateRequest({"tag": ">>5<<"})) is run
+    files = files_of(tmp_path, [">>5<< 6"])
+    said = "which of en-fr, de-fr is .*source; choose a corpus by --split=NAME/test"
+    with pytest.raises(InputError, match=said):
+        read_text(run, *files, "test", TranslateRequest())
+    this, _ = read_text(run, *files, "de/test", TranslateRequest())
+    assert this.config.data.direction == "de-fr"
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "is_refused"),
+    [
+        ([""], [""], False),
+        (["", ">>5<<"], [""], False),
+        ([">>5<<"], [">>5<<", ">>6<<"], False),
+        ([">>5<<"], [""], True),
+        ([">>5<<"], [">>6<<"], True),
+    ],
+)
+def test_a_member_of_an_ensemble_knows_the_tags(monkeypatch, own, theirs, is_refused):
+    run, member = (
+        run_of({f"c{n}": {"tag": tag} for n, tag in enumerate(tags)})
+        for tags in (own, theirs)
+    )
+    run.tokenizer.hash = member.tokenizer.hash = ""
+    monkeypatch.setattr(open_module, "open_run", lambda *_, **__: member)
+    monkeypatch.setattr(open_module, "load_parameters", lambda *_: {})
+    models = ModelChoice(ensemble=(Path("other"),))
+    if is_refused:
+        with pytest.raises(InputError, match="other was trained with other tags than"):
+            open_members(run, models)
+    else:
+        assert open_members(run, models) == [(member, {})]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jaxformer.system.errors import InputError
 from jaxformer.system.stopping import interrupts
-from jaxformer.text.given_tokenizer import require_usable
+from jaxformer.text.given_tokenizer import load_given, require_usable
 from jaxformer.text.lines import normalise
 from jaxformer.text.tokenizer import Tokenizer, pack_tokenizer, pair_of
 from jaxformer.text.vocabulary import Sample, VocabularySamples, train_tokenizer
@@ -366,6 +366,17 @@ def test_two_vocabularies_have_ids_of_their_own(marian):
     assert (few.vocab_size, few.largest_vocab_size) == (9, len(orders[0]))
     same = pair_of(models[0], models[0])
     assert (same.is_shared, same.hash == own.hash) == (False, False)
+
+
+def test_two_given_models_name_their_first_pieces_alike(monkeypatch):
+    """An export has one name of each."""
+    sides = ("<pad> <unk> <s> </s> a", "[PAD] [UNK] <s> </s> b")
+    found = iter([SimpleNamespace(pieces=side.split) for side in sides])
+    monkeypatch.setattr(Tokenizer, "load", lambda _: next(found))
+    data = SimpleNamespace(tokenizer="a.spm,b.spm", shared_vocabulary=False)
+    said = r"of a.spm are <pad> <unk> <s> </s>, and of b.spm \[PAD\] \[UNK\] <s> </s>; "
+    with pytest.raises(InputError, match=said):
+        load_given(data)
 
 
 @pytest.mark.parametrize("end", [60, -40])
