@@ -15,7 +15,6 @@ from jaxformer.system.errors import InputError
 from jaxformer.system.first import print_lines
 from jaxformer.text.lines import read_lines
 from jaxformer.text.ragged import Ragged
-from jaxformer.tokens import EOS
 from jaxformer.training.sharding import batch_sharding, local_mesh
 
 Pair = tuple[dict[str, int], Side, Side]  # its line (and rank), and both sides
@@ -62,12 +61,12 @@ def run(
     names, *sides = zip(*given, strict=True)
     sums = {"tokens": 0, "nll": -0.0}
     tag = this.tokenizer.target_tag  # given, so it is not scored
-    end = this.tokenizer.pieces()[EOS]
     if json:
         for name, score in zip(names, forcing.score(params, *sides), strict=True):
             require_numbers(score.log_probability)
             found = {**name, "log_probability": score.log_probability}
-            tags = score.pieces.count(end) if tag else 0  # one of each part
+            # Each part, which ends with the last piece, begins with a tag.
+            tags = score.pieces.count(score.pieces[-1]) if tag and score.pieces else 0
             sums["tokens"] += len(score.pieces) - tags
             sums["nll"] -= score.log_probability
             found |= score._asdict()

@@ -9,6 +9,7 @@ It differs from `jaxformer.decoding.search`:
 - A hypothesis at its greatest length is cut, then ended and scored again.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -93,7 +94,9 @@ class CTranslate2Search:
         for task in tasks:
             self.require(task)
         begun: deque = deque()
-        for batch in self._batches(tasks):
+        # A batch in which any task has a prefix is searched in another way.
+        kinds = [[each for each in tasks if bool(each.prefix) == own] for own in (0, 1)]
+        for batch in itertools.chain.from_iterable(map(self._batches, kinds)):
             begun.append((batch, self._begin(batch)))
             if len(begun) > self._searches:
                 self._finish(*begun.popleft())
