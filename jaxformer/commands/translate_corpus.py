@@ -78,6 +78,9 @@ def run(
         )
     found = open_languages(data) if languages else None
     translator = open_translator(this, models, options.resolve(this.config))
+    rerankers = models.choose.rerankers if models.choose else ()
+    others = [load_parameters(open_run(folder), None) for folder, _ in rerankers]
+    chosen_by = " ".join([str(models.choose), *map(parameter_hash, others)])
     limit = min(data.max_length, translator.longest or data.max_length)
     tags = {"tag": translator.options.tag, "target_tag": ""}
     data = replace(data, **tags, max_length=limit, corpora=(), columns=())
@@ -93,17 +96,13 @@ def run(
         def begin() -> tuple[int, int]:
             nonlocal written, lines
             text, own = measure(source), this.export and digest(this.export / MODEL)
-            folders = models.choose.rerankers if models.choose else ()
-            runs = [open_run(folder) for folder, _ in folders]
-            others = parameter_hash([load_parameters(each, None) for each in runs])
             made_with = {
                 **text, "parameters": own or parameter_hash(translator.params),
                 "tokenizer": this.tokenizer.hash, "direction": data.direction,
                 "max_length": limit, "max_ratio": data.max_ratio,
                 "dtypes": [model.dtype for model in translator.models],
                 "languages": languages, "least_log_probability": least_log_probability,
-                "choose": str(models.choose), "rerankers": others,
-                **vars(translator.options),
+                "choose": chosen_by, **vars(translator.options),
             }  # fmt: skip
             del made_with["batch_tokens"]  # may be lowered if memory is short
             names = data.source_language, data.target_language

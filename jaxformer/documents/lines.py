@@ -42,7 +42,7 @@ def _split(tokens: Sequence[Token], ends: re.Pattern[str], kind: str) -> list[To
         if token.kind != "text":
             found.append(token)
             continue
-        # Not so `text`, in which a time may be what stands as &lt;10:30&gt;.
+        # `raw` is split, since a time in `text` may stand as &lt;10:30&gt;.
         text_of = str if token.text == token.raw else html.unescape
         for at, raw in enumerate(ends.split(token.raw)):
             is_end = at % 2 == 1

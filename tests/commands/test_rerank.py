@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import jaxformer
@@ -78,3 +79,17 @@ def test_the_order_is_that_of_the_scores_of_each_model(
         length_penalty="power", alpha=1.0,
     )  # fmt: skip
     assert translator(lines) == chosen
+
+
+@pytest.mark.slow
+def test_a_corpus_is_continued_with_the_same_models_only(
+    use, toy, others, tmp_path, monkeypatch
+):
+    (tmp_path / "text").write_text(text_of(toy.test))
+    flags = f"--source={tmp_path / 'text'}", f"--output={tmp_path / 'made'}"
+    flags += ("--no-languages", "--beam_size=2", f"--choose={others[1]}")
+    assert use("translate_corpus", *flags).result["lines"] == len(toy.test)
+    assert use("translate_corpus", *flags).result["lines"] == len(toy.test)
+    trained_further = "jaxformer.commands.translate_corpus.load_parameters"
+    monkeypatch.setattr(trained_further, lambda *_: {"scale": np.ones(1)})
+    assert "was begun with choose='" in use("translate_corpus", *flags).complaint
