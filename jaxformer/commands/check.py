@@ -89,7 +89,7 @@ def check(
             if text.paths == checked.record.config.data.paths:  # else `open_run` did it
                 require_same_text(text, run.path, prepared.report)
         else:
-            with prepare_run(run.path, config) as (checked, prepared):
+            with prepare_run(run.path, config, is_check=True) as (checked, prepared):
                 pass
         plan = plan_training(checked, prepared)
         warn_of_plan(checked, plan)

@@ -131,6 +131,8 @@ def describe(
         found = options.resolve(of_text.config)
         done, translator = evaluate(of_text, pairs, models, found)
         facts["checkpoint"] = models.checkpoint  # None: as the config says
+        flags = options.given | ({"choose": models.choose} if models.choose else {})
+        facts["search"] = ", ".join(f"{key}={flags[key]}" for key in flags)
         facts["parameters"] = parameter_count(translator.params[0])
         align = partial(aligned, translator) if translator.has_attention else None
         tag_of = run.tokenizer.language_code

@@ -312,15 +312,18 @@ class DataConfig(Section, name="data"):
     @property
     def dev_texts(self) -> dict[str, "DataConfig"]:
         """The corpora with a validation text of their own, by name; at least one."""
-        datas = {name: part.data for name, part in self.parts.items()}
-        own: dict[tuple, str] = {}
-        for name, data in datas.items():
-            if data.has_text("dev"):
-                values = vars(data)
-                text = tuple(values[k] for k in _OF_A_CORPUS if k not in _OTHER_TEXTS)
-                own.setdefault(text, name)
-        names = [*own.values()] or [next(iter(datas))]  # reading it names the key
-        return {name: datas[name] for name in names}
+        found = self._distinct("dev")
+        own = {name: data for name, data in found.items() if data.has_text("dev")}
+        return own or dict([*found.items()][:1])  # reading it names the key
+
+    def _distinct(self, split: str) -> dict[str, "DataConfig"]:
+        """The corpora whose text of a split no earlier one has, by name."""
+        keys = {*_OF_A_CORPUS} - {"train", "dev", "test"} | {split}
+        found: dict[tuple, str] = {}
+        for name, part in self.parts.items():
+            text = tuple(getattr(part.data, key) for key in sorted(keys))
+            found.setdefault(text, name)
+        return {name: self.parts[name].data for name in found.values()}
 
     def has_text(self, split: str) -> bool:
         """Whether a key says where the text "train", "dev" or "test" is."""
@@ -346,7 +349,7 @@ class DataConfig(Section, name="data"):
     def texts(self) -> dict[str, "SplitOf"]:
         """All texts by their names: "train" or, of several corpora, "train NAME"."""
         splits = {"train": self.training_texts, "dev": self.dev_texts}
-        splits["test"] = {name: part.data for name, part in self.parts.items()}
+        splits["test"] = self._distinct("test")
         return {
             f"{split} {name}".rstrip(): SplitOf(name, split, data)
             for split, texts in splits.items()
@@ -360,7 +363,6 @@ _OF_A_CORPUS = (
     "corpus", "source_language", "target_language", "directory", "train", "dev", "test",
     "columns", "tag", "target_tag",
 )  # fmt: skip
-_OTHER_TEXTS = "train", "test"
 
 
 class SplitOf(NamedTuple):

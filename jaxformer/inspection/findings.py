@@ -144,7 +144,7 @@ def table(corpus: Described, config: DataConfig) -> Iterator[str]:
         _, part, data = config.texts[name]
         pairs = chain.from_iterable(each.pairs for each in read_parts(data, part))
         for index, pair in enumerate(pairs):
-            for kind in kinds.get(index, ()):
+            for kind in dict.fromkeys(kinds.get(index, ())):
                 where = place(index, kind.partition("_")[0], split["files"])
                 cells = name, *map(str, where), kind, *pair
                 yield "\t".join(re.sub(r"[\t\r\n]", " ", each) for each in cells) + "\n"
@@ -200,12 +200,11 @@ def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
             found, cure = split["findings"].get(kind, {"pairs": 0}), _CORRECT
             if kind.endswith("_overlap"):
                 cure = "remove the lines of train listed in --output=findings.tsv"
-            elif (
-                kind.endswith("_unknown")
-                and config.character_coverage < 1
-                and not config.tokenizer
-            ):
-                cure = f"set data.character_coverage=1, or {_CORRECT}"
+            elif kind.endswith("_unknown") and not config.tokenizer:
+                if config.texts[name].split != "train":
+                    cure = f"add training text that has the characters, or {_CORRECT}"
+                elif config.character_coverage < 1:
+                    cure = f"set data.character_coverage=1, or {_CORRECT}"
             elif reason and config.texts[name].split == "train":
                 cure = f"set {config.dropping(*reason)}"
                 if dropped & {*reason}:

@@ -94,13 +94,13 @@ def _learning_rate(
 
     Rates are compared where the schedule is above 0: a shorter run has none later.
     """
-    rates = {line["step"]: line["learning_rate"] for line in train}
-    rates = {step: rate for step, rate in rates.items() if rate}
-    steps = sorted({1, min(warmup_steps, max(rates)), *rates}) if rates else []
+    lines = {line["step"]: line for line in train if line["learning_rate"]}
+    steps = sorted({1, min(warmup_steps, max(lines)), *lines}) if lines else []
     formula = dict(zip(steps, schedule(np.array(steps) - 1).tolist(), strict=True))
-    differences = [
-        abs(rate / formula[step] - 1) for step, rate in rates.items() if formula[step]
-    ]
+    # A skipped update does not count in the schedule.
+    made = [step - (lines[step].get("skipped_updates") or 0) for step in lines]
+    expected = zip(lines.values(), schedule(np.array(made) - 1).tolist(), strict=True)
+    differences = [abs(line["learning_rate"] / e - 1) for line, e in expected if e]
     return {
         "formula": [{"step": s, "learning_rate": rate} for s, rate in formula.items()],
         "largest_relative_difference": max(differences, default=None),

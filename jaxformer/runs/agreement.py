@@ -51,14 +51,14 @@ def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
     """
     data, sections = config.data, config.as_dict()
     del sections["data"], sections["batches"]["executor"]
-    weights = {name: [*part.weights.items()] for name, part in data.parts.items()}
+    sections["data"] = {**data.fixed(), "max_length": data.max_length}
+    sections["data"]["weights"] = {
+        name: [*part.weights.items()] for name, part in data.parts.items()
+    }
     own = {
         "versions": installed_versions(),
         "text": prepared.report["text"],
         "tokenizer": prepared.tokenizer.hash,
-        "data.corpora": weights,
-        "data.temperature": data.temperature,
-        "data.max_length": data.max_length,
     }
     own |= {
         f"{section}.{key}": value

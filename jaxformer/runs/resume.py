@@ -17,6 +17,8 @@ from jaxformer.training.step import TrainState
 
 logger = logging.getLogger(__name__)
 
+_LOGGED = "model", "optimizer", "training", "decoding"
+
 
 def record_config(job: Job, step: int, is_over: bool) -> None:
     """Write the record of a run at `step`, and log the values that a resume changes.
@@ -38,13 +40,13 @@ def record_config(job: Job, step: int, is_over: bool) -> None:
 
 
 def log_changes(said: str, before: Config, now: Config) -> None:
-    """Log what changed in the sections model, optimizer and training."""
+    """Log what changed in the sections model, optimizer, training and decoding."""
     old = before.as_dict()
     changes = [
         f"{section}.{key} from {old[section][key]!r} to {value!r}"
         for section, values in now.as_dict().items()
         for key, value in values.items()
-        if section in ("model", "optimizer", "training") and value != old[section][key]
+        if section in _LOGGED and value != old[section][key]
     ]
     if changes:
         logger.info("%s: %s", said, ", ".join(changes))

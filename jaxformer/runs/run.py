@@ -61,12 +61,16 @@ class Run(NamedTuple):
 
 @contextlib.contextmanager
 def prepare_run(
-    workdir: Path, request: ConfigRequest, pipeline: "Beam | None" = None
+    workdir: Path,
+    request: ConfigRequest,
+    pipeline: "Beam | None" = None,
+    *,
+    is_check: bool = False,
 ) -> Iterator[tuple[Run, PreparedCorpus]]:
     """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
 
-    The workers of a `pipeline` read the text. Raises InputError, also if another
-    process owns it.
+    The workers of a `pipeline` read the text. A check of the same text leaves the
+    record of a run as it is. Raises InputError, also if another process owns it.
     """
     from jaxformer.corpus.preparation import prepare  # which translations do not need
 
@@ -84,7 +88,9 @@ def prepare_run(
                 config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
                 trained_text=folder.trained_text(record), mirror=folder.mirror,
             )  # fmt: skip
-            if not folder.has_checkpoints():  # else training does when it resumes
+            is_same = record is not None and record.config.data == config.data
+            # With checkpoints, training writes the record when it resumes.
+            if not (folder.has_checkpoints() or (is_check and is_same)):
                 text = prepared.report["text"]
                 folder.write_record(config, prepared.tokenizer, text)
             folder.mirror.push(folder.corpus)

@@ -120,6 +120,13 @@ def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdi
     assert names == {".lock", "config.json", "tokenizer.model", "corpus"}
 
 
+def test_a_value_that_is_tried_is_not_recorded(result, command, workdir):
+    before = (workdir / "config.json").read_bytes()
+    tried = command("check", "--config.model.d_ff=96", workdir=workdir).result
+    assert tried["parameters"] > result["parameters"]
+    assert (workdir / "config.json").read_bytes() == before
+
+
 def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):
     """--memory_gib also searches the largest microbatch."""
     searched = []

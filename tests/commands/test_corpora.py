@@ -120,6 +120,15 @@ def test_files_without_a_validation_text_have_none(mixed):
     assert [*replace(data, corpora=corpora).dev_texts] == ["short"]
 
 
+def test_a_text_of_several_corpora_is_one_text(mixed):
+    data = open_run(mixed[0]).config.data
+    corpora = [{"name": name} for name in ("a", "b", "c")]
+    corpora[2]["test"] = "dev"
+    found = replace(data, corpora=tuple(corpora)).texts
+    assert {*found} >= {"dev a", "test a", "test c"}
+    assert not {"dev b", "test b"} & {*found}
+
+
 def test_a_corpus_may_be_for_validation_and_tests_alone(mixed):
     """And messages name the corpus; the direction of the run has those of all."""
     data = open_run(mixed[0]).config.data

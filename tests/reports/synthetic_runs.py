@@ -102,7 +102,7 @@ def make_run(
     }
     done = text and evaluate(text, errors, wrong)
     if text is not None:
-        facts["parameters"] = 123_456
+        facts |= {"parameters": 123_456, "search": "beam_size=1"}
         facts |= describe_translations(done, text, attention, examples, no_tag)
     described = report.describe_run(
         facts,

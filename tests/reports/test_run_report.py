@@ -10,7 +10,7 @@ import pytest
 from jaxformer.reports import run_report as report
 from jaxformer.system.errors import InputError
 
-from .synthetic_runs import make_log, make_run, make_text
+from .synthetic_runs import SCHEDULE, make_log, make_run, make_text
 
 TEXT = make_text()
 
@@ -32,6 +32,12 @@ def test_a_learning_rate_that_departs_from_equation_3_is_told():
     log[40]["learning_rate"] *= 1.25
     found = make_run(metrics=log)[0]["learning_rate"]
     assert found["largest_relative_difference"] == pytest.approx(0.25, rel=1e-5)
+    log = make_log()
+    for line in log[9:]:  # as training does after skipped updates
+        line["skipped_updates"] = 9
+        line["learning_rate"] = float(SCHEDULE(line["step"] - 1 - 9))
+    skipped = make_run(metrics=log)[0]["learning_rate"]
+    assert skipped["largest_relative_difference"] < 1e-6
     rates = {point["step"]: point["learning_rate"] for point in found["formula"]}
     assert list(rates) == sorted(rates)
     assert {1, 200, 1000} <= rates.keys()  # the start, the peak and the end
@@ -92,10 +98,10 @@ def test_the_page_and_the_file_beside_it_hold_the_data(tmp_path):
         ({"training.ema_decay": 0.99}, "moving average"),
     ],
 )  # fmt: skip
-def test_the_page_names_the_parameters_that_were_used(changes, used):
+def test_the_page_names_the_parameters_and_the_flags_that_were_used(changes, used):
     data = gather(make_run(text=TEXT))
     data["runs"][0]["config"].update(changes)
-    assert f"<td>{used}</td>" in report.render(data)
+    assert f"<td>{used}, beam_size=1</td>" in report.render(data)
 
 
 @pytest.mark.parametrize("wrong", ["falsch", ""])

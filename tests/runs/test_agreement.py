@@ -20,11 +20,21 @@ from jaxformer.system.errors import InputError
             {"model.dropout": 0.7},
             "process 1 has model.dropout=0.7, and process 0 has 0.0; give all",
         ),
+        (
+            {"data.target_language": "ja"},
+            "process 1 has data.target_language='ja', and",
+        ),
+        ({"data.tag": ">>a<<"}, "process 1 has data.tag='>>a<<', and process 0 has ''"),
         ({"text": "theirs"}, "process 1 has text='theirs', and process 0 has 'ours'"),
     ],
 )
 def test_another_config_or_text_is_refused(monkeypatch, change, message):
-    monkeypatch.setattr(processes, "gather", lambda own: [own, {**own, **change}])
+
+    def gather(own):
+        assert change.keys() <= own.keys()
+        return [own, {**own, **change}]
+
+    monkeypatch.setattr(processes, "gather", gather)
     prepared = Mock(report={"text": "ours"}, tokenizer=Mock(hash="1"))
     with pytest.raises(InputError, match=message) if message else nullcontext():
         require_one_run(parse_config(read_config_file("demo")), prepared)
