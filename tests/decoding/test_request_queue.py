@@ -180,10 +180,10 @@ def test_a_result_that_cannot_be_used_fails_its_request_alone(
 ):
     make, answers = text_pipeline.hypotheses_of, {}
 
-    def fail(tokenizer, names, source, found):
+    def fail(tokenizer, names, source, *found):
         if fails and len(source) == 3:
             raise fails
-        return make(tokenizer, names, source, found)
+        return make(tokenizer, names, source, *found)
 
     monkeypatch.setattr(text_pipeline, "hypotheses_of", fail)
     submit(served, answers, "failed", "5 6", "7")
