@@ -120,7 +120,7 @@ class Segment:
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
             own = text[begin:end]
-            is_raw = own in as_written and own == html.unescape(own)
+            is_raw = raw == text or (own in as_written and own == html.unescape(own))
             node = self._add("other", own if is_raw else self._escape(own), shown)
             node.half = half_of(own)
             at = end

@@ -115,7 +115,9 @@ def nearest_pairs(
     if not (middles and linked):
         return []
     order = sorted(range(len(linked)), key=linked.__getitem__)
-    sides = middles, [min(linked[at], middles[-1]) for at in order]
+    # A place without a linked word behind it is as far as the farthest.
+    farthest = max([middles[-1], *(each for each in linked if each < math.inf)])
+    sides = middles, [min(linked[at], farthest) for at in order]
     few, many = map(np.array, sorted(sides, key=len))
     skips = len(many) - len(few)
     sums: list[np.ndarray] = []  # by how many of `many` are skipped before

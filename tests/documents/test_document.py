@@ -1,5 +1,7 @@
 """Documents: only their text changes, and tags and placeholders are all kept."""
 
+import itertools
+import math
 import re
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.placeholders import PATTERNS, SYMBOL, Placeholders
 from jaxformer.documents.document import Document
+from jaxformer.documents.links import nearest_pairs
 from jaxformer.documents.tokens import html_tokens, xml_tokens
 from jaxformer.system.errors import InputError
 
@@ -347,6 +350,27 @@ def test_a_place_gets_the_placeholder_that_is_nearest(source, target, words, exp
     assert document.write([found], lambda _: links) == (expected, [])
 
 
+@given(
+    st.lists(st.integers(0, 99), min_size=1, max_size=5).map(sorted),
+    st.lists(st.integers(0, 99) | st.just(math.inf), min_size=1, max_size=5),
+)
+def test_places_are_paired_with_the_least_distance(middles, linked):
+    """As by trying all choices in the order of the source."""
+    pairs = nearest_pairs(middles, linked)
+    farthest = max([*middles, *(each for each in linked if each < math.inf)])
+    ends = [min(each, farthest) for each in linked]
+    assert [middle for middle, _ in pairs] == sorted({middle for middle, _ in pairs})
+    assert [ends[at] for _, at in pairs] == sorted(ends[at] for _, at in pairs)
+    count = min(len(middles), len(linked))
+    assert len({at for _, at in pairs}) == len(pairs) == count
+    found = sum(abs(middles[middle] - ends[at]) for middle, at in pairs)
+    assert found == min(
+        sum(abs(one - other) for one, other in zip(own, others, strict=True))
+        for own in itertools.combinations(middles, count)
+        for others in itertools.combinations(sorted(ends), count)
+    )
+
+
 def test_a_placeholder_needs_no_space_around_it():
     """Chinese has none, and Python formats %(n)sMB."""
     for text in ("\u5171%s\u4e2a\uff0c$1\u4e2a %(n)d\u4e2a", "%(n)sMB of %(n)sGB"):
@@ -382,6 +406,7 @@ def test_patterns_of_ones_own():
             "<p>{% if n > 1 %} many {{ a && b }} &lt;b&gt; c",
             "<p>{% if n > 1 %} MANY {{ a && b }} &lt;b&gt; C",
         ),
+        ("html", "<p>{% if n > 1 %} a", "<p>{% if n > 1 %} A"),
         ("html", "a &amp;lt; &lt; b", "A &amp;lt; &lt; B"),
         ("html", "<meta charset='{{ x }}'>a", "<meta charset='{{ x }}'>A"),
         (
