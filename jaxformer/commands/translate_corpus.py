@@ -70,7 +70,7 @@ def run(
     this = of_split(this, split) if has_name else of_tags(this, options)
     data = this.config.data
     corpora = [part.data for part in data.parts.values()]
-    require_one_direction(corpora, f"{source}; choose a corpus by --split=NAME/test")
+    require_one_direction(corpora, source, "test")
     require_own_tags(data, options, f"--split={split}" if has_name else "the run")
     if data.source_language == data.target_language:
         raise InputError(

@@ -95,7 +95,7 @@ class CTranslate2Search:
             self.require(task)
         begun: deque = deque()
         # A batch in which any task has a prefix is searched in another way.
-        kinds = [[each for each in tasks if bool(each.prefix) == own] for own in (0, 1)]
+        kinds = [t for t in tasks if not t.prefix], [t for t in tasks if t.prefix]
         for batch in itertools.chain.from_iterable(map(self._batches, kinds)):
             begun.append((batch, self._begin(batch)))
             if len(begun) > self._searches:

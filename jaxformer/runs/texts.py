@@ -82,11 +82,16 @@ def require_one_target(run: Run, what: str) -> None:
         )
 
 
-def require_one_direction(corpora: Sequence[DataConfig], what: str) -> None:
-    """Raise InputError if corpora have several directions, of which a text has one."""
+def require_one_direction(
+    corpora: Sequence[DataConfig], source: Path, kind: str
+) -> None:
+    """Raise InputError if the corpora that the text `source` fits have several."""
     directions = list(dict.fromkeys(data.direction for data in corpora))
     if len(directions) > 1:
-        raise InputError(f"which of {', '.join(directions)} is {what}")
+        raise InputError(
+            f"{source} may be text of {', '.join(directions)}; choose a corpus by "
+            f"--split=NAME/{kind}"
+        )
 
 
 def files_of_split(run: Run, split: str) -> list[Path]:
@@ -164,10 +169,10 @@ def read_text(
             f"text of --target_tag={options.target_tag} has no scores; use a run with "
             "a corpus of that language"
         )
-    how = f"choose a corpus by --split=NAME/{kind}"
     if len({parts[name].data.target_tag for name in chosen}) > 1:
+        how = f"choose a corpus by --split=NAME/{kind}"
         require_one_target(run, f"{source} does not say to which; {how}")
-    require_one_direction([parts[name].data for name in chosen], f"{source}; {how}")
+    require_one_direction([parts[name].data for name in chosen], source, kind)
     return of_corpus(run, chosen[0]), text
 
 

@@ -170,13 +170,14 @@ class Api:
         queue, run = self._batcher.translate, asyncio.get_running_loop().run_in_executor
         if values.keys() & {"q", "source", "target"}:  # LibreTranslate's
             languages = self._site.languages
-            thread = self._reading if values.get("format") == "html" else self._short
+            is_html = values.get("format") == "html"
+            thread = self._reading if is_html else self._short
             call = await run(thread, read_call, values, languages, markup)
             tag = call.direction.tag
             given = [(tag + text, "", ()) for texts, _ in call.parts for text in texts]
             found = await self._result(request, size, queue, given, call.direction)
             every = [each.hypotheses for each in found]
-            thread = self._writing if thread is self._reading else self._short
+            thread = self._writing if is_html else self._short
             return await run(thread, call.answer, every)
         if "markup" in values:
             texts, kind = read_documents(values)
