@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import json
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from benchmarks import harness
 from jaxformer.commands import command_line
 from jaxformer.commands.flags import COMMANDS
+from jaxformer.reports.run_report import render
 from jaxformer.runs.config_files import read_config_file
 from tests import browser
 
@@ -127,6 +129,12 @@ def test_quoted_scripts_have_flags_that_exist(page, monkeypatch):
         if isinstance(main, functools.partial):
             given = main.args[0], lambda options: {}, words
             assert main.func(*given, **main.keywords) == 0, name
+
+
+def test_the_example_of_a_report_renders():
+    """Its data were written by an earlier version and lie in docs/."""
+    data = json.loads(text_of(ROOT / "docs" / "reports" / "multi30k.json"))
+    assert all(run["name"] in render(data) for run in data["runs"])
 
 
 @pytest.fixture(scope="module")
