@@ -3,11 +3,19 @@
 import html
 import itertools
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxformer.decoding.placeholders import Placeholders
-from jaxformer.documents.halves import Half, half_of, is_alone, native_half_of, pairs_of
+from jaxformer.documents.halves import (
+    Half,
+    half_of,
+    native_half_of,
+    pairs_of,
+    values_of,
+)
 from jaxformer.documents.links import (
     Alignment,
     is_one_word,
@@ -73,9 +81,9 @@ class Segment:
                 self._add("other", text[:begin])
                 has_letters |= self._add_text(text[begin:end], token.raw)
                 self._add("other", text[end:])
-            elif token.kind == "other" and token.text.strip():
+            elif token.kind == "other":
                 shown = placeholders.symbol or _if_short(token.text.strip(_SPACES))
-                node = self._add("other", token.raw, shown)
+                node = self._add("other", token.raw, token.text.strip() and shown)
                 node.half = native_half_of(token.raw)
             else:
                 self._add(token.kind, token.raw)
@@ -111,16 +119,22 @@ class Segment:
         A placeholder that stands so in `raw`, such as {% if a > b %}, is not escaped.
         """
         at, has_letters = 0, False
-        as_written = set()
-        if raw != text:
-            found = self._placeholders.find(raw)
-            as_written = {raw[begin:end] for begin, end, _ in found}
-        for begin, end, shown in self._placeholders.find(text):
+        found = [*self._placeholders.find(text)]
+        counts = Counter(text[begin:end] for begin, end, _ in found)
+        as_written: dict[str, list[str]] = {}  # by what it says, the last one first
+        for begin, end, _ in self._placeholders.find(raw) if raw != text else ():
+            own = raw[begin:end]
+            as_written.setdefault(html.unescape(own), []).insert(0, own)
+        for own in [
+            each for each in as_written if len(as_written[each]) != counts[each]
+        ]:
+            del as_written[own]  # some stand in it as another placeholder
+        for begin, end, shown in found:
             has_letters |= self._write(text[at:begin])
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
             own = text[begin:end]
-            is_raw = raw == text or (own in as_written and own == html.unescape(own))
+            is_raw = raw == text or (own in as_written and as_written[own].pop() == own)
             node = self._add("other", own if is_raw else self._escape(own), shown)
             node.half = half_of(own)
             at = end
@@ -197,9 +211,9 @@ class Segment:
             # Surplus symbols go; other surplus placeholders may be text.
             for begin, end in found if is_symbol else ():
                 if keep[begin]:
-                    before, behind = target[:begin][-1:], target[end : end + 1]
-                    begin -= before == " " and not behind.isalnum()
-                    end += not before and behind == " "
+                    before, behind = target[:begin][-1:], target[end : end + 2]
+                    begin -= before == " " and _is_closing(behind)
+                    end += not before and behind[:1] == " "
                     keep[begin:end] = bytes(end - begin)
 
     def _place(self, node: _Node, target: str, alignment: Alignment) -> tuple[int, int]:
@@ -312,14 +326,11 @@ def _put_in_order(nodes: Sequence[_Node]) -> None:
         if each.half or (each.begin == each.end and each.kind in ("other", "pair"))
         if each.open.strip()
     ]
-    halves = {each.half for each in own}
-    own = [
-        each
-        for each in own
-        if not (each.is_found and each.half and is_alone(each.half, halves))
-    ]
+    values = values_of(each.half for each in own)
+    own = [each for each in own if not (each.is_found and each.half in values)]
     pairs = pairs_of([each.half for each in own])
-    if 2 * len(pairs) == len(own) and all(each.is_found for each in own):
+    is_whole = {*itertools.chain(*pairs)} == {*range(len(own))}
+    if is_whole and all(each.is_found for each in own):
         order = sorted(range(len(own)), key=lambda at: own[at].place)
         written = pairs_of([own[at].half for at in order])
         if pairs == {(order[begin], order[end]) for begin, end in written}:
@@ -357,6 +368,12 @@ def _is_apart(
     other, marks = (last, _CLOSING) if before else (first, _OPENING)
     is_mark = gaps.isspace() and other in marks
     return bool(gaps) and (is_mark or (is_spaced(other) and not gaps.isalnum()))
+
+
+def _is_closing(text: str) -> bool:
+    """Whether a text begins with no word, nor with what begins one, such as "( or $."""
+    kind = unicodedata.category(text[0]) if text else "Zs"
+    return kind[0] == "Z" or (kind in ("Pe", "Pf", "Po") and not text[1:].isalnum())
 
 
 def _marks(text: str, target: str) -> int:

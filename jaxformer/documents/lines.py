@@ -130,8 +130,9 @@ def read_vtt(text: str) -> Parts:
     return Parts([*_cues(text, _timed)], partial(html.escape, quote=False))
 
 
-def _shown(text: str) -> list[str]:
-    return sorted(shown for _, _, shown in Placeholders().find(text))
+def _values(text: str) -> list[str]:
+    shown = [shown for _, _, shown in Placeholders().find(text)]
+    return sorted(shown + re.findall(r"\d+", text))
 
 
 def _plural_forms(header: str) -> list[set[int]]:
@@ -156,7 +157,8 @@ def read_po(text: str) -> Parts:
     """Read a .po file: entries without a translation get one; the others stay.
 
     A plural form that only the number 1 uses is translated from the singular. So are
-    others if it has the placeholders of the plural, as Russian's form of 1 and 21.
+    others that 1 uses, as Russian's form of 1 and 21, if the singular has the
+    placeholders and the numbers of the plural.
     Raises InputError if it cannot be read, or if polib would change a line.
     """
     for number, line in enumerate(_LINE.findall(text), start=1):
@@ -177,20 +179,23 @@ def read_po(text: str) -> Parts:
         parts.extend(own)
         takes.append((forms, form, len(own)))
 
-    has_plurals = any(entry.msgid_plural for entry in file)
+    entries = [
+        entry
+        for entry in file
+        if not (entry.obsolete or entry.msgstr or any(entry.msgstr_plural.values()))
+    ]
+    has_plurals = any(entry.msgid_plural for entry in entries)
     header = file.metadata.get("Plural-Forms", "") if has_plurals else ""
     declared = _plural_forms(header)
-    for entry in file:
+    for entry in entries:
         one, other, plurals = entry.msgid, entry.msgid_plural, entry.msgstr_plural
-        if entry.obsolete or entry.msgstr or any(plurals.values()):
-            continue
         if not other:
             add(one, vars(entry), "msgstr")
             continue
         forms = declared or [{1}, *[set()] * max(1, len(plurals) - 1)]
         plurals.clear()
         for form, uses in enumerate(forms):
-            is_one = uses == {1} or (1 in uses and _shown(one) == _shown(other))
+            is_one = uses == {1} or (1 in uses and _values(one) == _values(other))
             add(one if is_one else other, plurals, form)
 
     def join(written: Sequence[str]) -> str:

@@ -79,12 +79,13 @@ class Alignment:
         """Return the words linked to a span of the source that stand together.
 
         The run has the highest score: the number of its words that are linked to the
-        span, less the number of its other words. It is empty if more
-        than _MOST_READ links would have been read.
+        span, less the number of its other words. Once _MOST_READ links were read, it
+        is from the first linked word to the last in the source.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
         if high - low > self._unread:
-            return []
+            ends = sorted((self._order[low], self._order[high - 1]))
+            return [self._words[at] for at in ends]
         self._unread -= high - low
         best, most, score, first, last = (0, 0), 0, 0, 0, 0
         for at in sorted(self._order[low:high]):

@@ -111,11 +111,12 @@ def read_html(text: str) -> Parts:
     """Read HTML: elements that are not inline end a sentence."""
     tokens = html_tokens(text)
     for own in (each.attributes for each in tokens if each.name == "meta"):
-        declared = f"charset={own.get('charset')}"
+        declared = f"charset={own.get('charset') or ''}"
         if (own.get("http-equiv") or "").lower() == "content-type":
             declared = own.get("content") or ""
         if found := _CHARSET.search(declared):
             require_utf8(found[1])
+            break  # only the first counts
     elements, owners = _elements(tokens, _CODE.split())
     for element in elements[1:]:
         element.is_inline = element.name in _WITHIN

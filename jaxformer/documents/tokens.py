@@ -166,15 +166,11 @@ def _closed(tokens: Sequence[Token]) -> list[Token]:
 
 
 def require_utf8(encoding: str) -> None:
-    """Raise InputError for a document that declares another encoding.
-
-    What is no name of one, such as a template's placeholder, is not refused.
-    """
+    """Raise InputError for a document that declares another encoding."""
     with contextlib.suppress(LookupError):
-        if codecs.lookup(encoding).name != "utf-8":
-            raise InputError(
-                f"the document declares the encoding {encoding!r}; make it UTF-8"
-            )
+        if codecs.lookup(encoding).name == "utf-8":
+            return
+    raise InputError(f"the document declares the encoding {encoding!r}; make it UTF-8")
 
 
 def xml_tokens(text: str) -> list[Token]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxformer.decoding.parts import Hypothesis
 from jaxformer.decoding.placeholders import PATTERNS, SYMBOL, Placeholders
+from jaxformer.documents import links
 from jaxformer.documents.document import Document
 from jaxformer.documents.links import nearest_pairs
 from jaxformer.documents.tokens import html_tokens, xml_tokens
@@ -169,6 +170,8 @@ def test_po_entries_without_a_translation_get_one():
     assert (second.msgstr, second.flags) == ("fertig", ["fuzzy"])
     assert third.msgstr_plural == {0: "A FILE", 1: "%d FILES"}
     done = text[: text.index('msgid "%')]
+    done += 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n'
+    done = done.replace("Content", 'Plural-Forms: nplurals=1; plural=x;\\n"\n"Content')
     assert translated("po", done) == (done, [])
 
 
@@ -177,6 +180,7 @@ def test_po_entries_without_a_translation_get_one():
     [
         ("nplurals=1; plural=0;", "One file", ["%d files"]),
         ("nplurals=1; plural=0;", "%d file", ["%d file"]),
+        ("nplurals=1; plural=0;", "%d file of 1", ["%d files"]),
         ("nplurals=2; plural=n > 1;", "One file", ["%d files"] * 2),
         ("nplurals=2; plural=n == 1 ? 0 : 1;", "One file", ["One file", "%d files"]),
         ("nplurals=3; plural=n%10==1 ? 0 : n < 5 ? 1 : 2;", "%d file", ["%d file"]),
@@ -306,6 +310,13 @@ def test_placeholders_stand_apart_from_words_and_from_each_other(target):
         ("see www.x.org now", "sieh__PH__jetzt", "sieh www.x.org jetzt"),
         ("see this one {x}.", "sieh dies", "sieh {x} dies"),
         ("see (a) {x}{y}", "sieh (a)", "sieh {x}{y} (a)"),
+        ("{x} a (b)", "__PH__ a __PH__(b) __PH__.", "{x} a (b)."),
+        ("{x} a b c", '__PH__ a "b __PH__" __PH__"c" -5', '{x} a "b" "c" -5'),
+        (
+            "{x} a b c d e f g h i j k l",
+            "__PH__ a __PH__$ __PH__-5 __PH__%",
+            "{x} a $ -5%",
+        ),
     ],
 )
 def test_the_spaces_of_a_translation_stay(source, target, expected):
@@ -414,6 +425,16 @@ def test_patterns_of_ones_own():
             "<meta http-equiv=Content-Type content='a; charset=\"UTF-8\";'>a",
             "<meta http-equiv=Content-Type content='a; charset=\"UTF-8\";'>A",
         ),
+        (
+            "html",
+            "<meta charset=UTF-8><meta http-equiv=content-type content='charset=x'>a",
+            "<meta charset=UTF-8><meta http-equiv=content-type content='charset=x'>A",
+        ),
+        (
+            "html",
+            "{{ a &lt; b }} {{ a < b }} &bar; &amp;foo; &foo; a",
+            "{{ a &lt; b }} {{ a < b }} &bar; &amp;foo; &amp;foo; A",
+        ),
         ("xml", "<p>{{ a > &amp; }} b</p>", "<p>{{ a &gt; &amp; }} B</p>"),
         (
             "vtt",
@@ -511,6 +532,13 @@ def test_what_is_within_protected_text_moves_with_it(markup):
             "<bpt>x</bpt>",
             "<ept>y</ept>",
         ),
+        (
+            "xliff",
+            "<segment><source>a <bpt id='1' x=\"&lt;b id='n'>\">x</bpt> b "
+            "<ept id='1'/> c</source></segment>",
+            "<bpt",
+            "<ept",
+        ),
     ],
 )
 def test_halves_keep_their_order(markup, text, first, last):
@@ -525,6 +553,21 @@ def test_halves_keep_their_order(markup, text, first, last):
         ("a <x> b <y> c <z> d", "d <z> c <y> b <x> a"),
         ("a {%u 1%} b {%u 2%} c", "c {%u 2%} b {%u 1%} a"),
         ("a <br> b <b>c</b> <i>d</i>", "<i>d</i> <b>c</b> b <br> a"),
+        # What begins or ends in another text is no value.
+        ("a {% endfor %} b {% endif %} c", "c {% endfor %} b {% endif %} a"),
+        ("a {% else %} b {% endif %} c", "c {% else %} b {% endif %} a"),
+        ("a {% if x %} b {% else %} c", "c {% if x %} b {% else %} a"),
+        ("a {% x %} b {% else %} c", "c {% x %} b {% else %} a"),
+        ("a {% if x %} b {% for y %} c", "c {% if x %} b {% for y %} a"),
+        ("a {% x %} b {% end %} c", "c {% x %} b {% end %} a"),
+        ("a {%~ if x %} b {%~ endif %} c", "c {%~ if x %} b {%~ endif %} a"),
+        (
+            "a {%if%} b {%for%} c {%else%} d {%endif%} e",
+            "e {%if%} d {%for%} c {%else%} b {%endif%} a",
+        ),
+        ("a {{#>x}} b {{/x}} c", "c {{#>x}} b {{/x}} a"),
+        ("a {{#x}} b {{else}} c {{/x}}", "{{#x}} c {{else}} b {{/x}} a"),
+        ("a </b> b </i> c", "c </b> b </i> a"),
     ],
 )
 def test_values_that_look_like_halves_move_with_their_words(text, expected):
@@ -541,6 +584,12 @@ def test_pairs_may_change_their_order():
     )
     halves = [re.findall("{%.*?%}", each) for each in (text, found)]
     assert halves[0] == halves[1]
+    text = " or ".join(
+        f"{{% if {x} %}} {x} {{% else %}} no {x} {{% endif %}}" for x in "ab"
+    )
+    order = [7, 8, 9, 10, 11, 12, 6, *range(6)]
+    found, _ = translated("txt", text, lambda _: order, str, [SYMBOL])
+    assert found == " or ".join(reversed(text.split(" or ")))
     ids = "bpt id='1'", "bpt id='2'", "ept id='2'", "ept id='1'"
     a, b, c, d = (f"<{each}>x</{each[:3]}>" for each in ids)
     form = "<segment><source>{0}</source><target>{0}</target></segment>"
@@ -574,6 +623,7 @@ def test_plurals_of_icu_stay():
     [
         ("xml", "<a>\n<b></a>", "line 2, column 6: this is no well-formed XML"),
         ("xml", "<?xml version='1.0' encoding='latin-1'?><a/>", "encoding 'latin-1'"),
+        ("xml", "<?xml version='1.0' encoding='x-sjis'?><a/>", "encoding 'x-sjis'"),
         ("html", "<meta charset=Latin1>", "encoding 'Latin1'; make it UTF-8"),
         (
             "html",
@@ -609,6 +659,12 @@ def test_what_is_not_well_formed_is_refused(markup, text, message):
         Document(text, markup)
 
 
+def test_elements_keep_their_text_when_too_many_links_were_read(monkeypatch):
+    monkeypatch.setattr(links, "_MOST_READ", 2)
+    text = "<p>q <i>a b c</i> and <b>d <i>e</i> f</b> z"
+    assert translated("html", text) == (text, [])
+
+
 @pytest.mark.parametrize(
     "unit",
     ["a<wbr>", "<a ", "<a/", "<!--", "<b>a ", "<p>a ", "{a} ", "<i>x</i> ", "&a"],
@@ -626,6 +682,7 @@ def test_the_time_is_linear_in_the_text(unit, markup):
         ("html", "x &lt;b&gt; " * 20_000),
         ("html", "q " + "<i>" * 9_000 + "a " * 9_000 + "</i>" * 9_000 + " z"),
         ("xliff", f"<x><segment>{'<source>a</source>' * 9_000}</segment></x>"),
+        ("xliff", f"<segment><source>a <bpt {'a' * 50_000}·='b'/></source></segment>"),
         ("txt", "{n,plural," + "{b}" * 20_000 + "{n,plural," * 20_000),
         ("txt", "www.((" * 50_000),
     ],
