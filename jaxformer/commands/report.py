@@ -131,7 +131,11 @@ def describe(
         found = options.resolve(of_text.config)
         done, translator = evaluate(of_text, pairs, models, found)
         facts["checkpoint"] = models.checkpoint  # None: as the config says
-        flags = options.given | ({"choose": models.choose} if models.choose else {})
+        flags = dict(options.given)
+        if models.choose:  # folders may be private
+            runs = models.choose.rerankers
+            by = ",".join(f"{folder.name}:{weight:g}" for folder, weight in runs)
+            flags["choose"] = by or models.choose
         facts["search"] = ", ".join(f"{key}={flags[key]}" for key in flags)
         facts["parameters"] = parameter_count(translator.params[0])
         align = partial(aligned, translator) if translator.has_attention else None

@@ -22,7 +22,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.models.sequence_model import parameter_hash
 from jaxformer.runs.config_files import MODEL, ConfigRequest
 from jaxformer.runs.open import open_translator
-from jaxformer.runs.run import load_parameters, open_run
+from jaxformer.runs.run import open_run, read_parameters
 from jaxformer.runs.texts import (
     of_split,
     of_tags,
@@ -79,8 +79,10 @@ def run(
     found = open_languages(data) if languages else None
     translator = open_translator(this, models, options.resolve(this.config))
     rerankers = models.choose.rerankers if models.choose else ()
-    others = [load_parameters(open_run(folder), None) for folder, _ in rerankers]
-    chosen_by = " ".join([str(models.choose), *map(parameter_hash, others)])
+    hashes = [
+        parameter_hash(read_parameters(open_run(run), None)) for run, _ in rerankers
+    ]
+    chosen_by = " ".join([str(models.choose), *hashes])
     limit = min(data.max_length, translator.longest or data.max_length)
     tags = {"tag": translator.options.tag, "target_tag": ""}
     data = replace(data, **tags, max_length=limit, corpora=(), columns=())

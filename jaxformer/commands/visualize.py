@@ -45,8 +45,8 @@ def run(
     found = options.resolve(this.config, n_best=n_best)
     translator = open_translator(this, models, found)
     if reference is not None:
-        source_tag = TranslateRequest({"tag": options.tag})  # no scores, so any target
-        _, (sources, targets) = read_text(this, source, reference, "test", source_tag)
+        given = source, reference, "test", options
+        _, (sources, targets) = read_text(this, *given, is_scored=False)
     else:
         given = source and read_lines(source)
         given = given or decode_lines(sys.stdin.buffer, "standard input")

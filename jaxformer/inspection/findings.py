@@ -203,8 +203,8 @@ def _findings(corpus: Described, config: DataConfig) -> Iterator[Finding]:
             elif kind.endswith("_unknown") and not config.tokenizer:
                 if config.texts[name].split != "train":
                     cure = f"add training text that has the characters, or {_CORRECT}"
-                elif config.character_coverage < 1:
-                    cure = f"set data.character_coverage=1, or {_CORRECT}"
+                if config.character_coverage < 1:
+                    cure = f"set data.character_coverage=1, or {cure}"
             elif reason and config.texts[name].split == "train":
                 cure = f"set {config.dropping(*reason)}"
                 if dropped & {*reason}:

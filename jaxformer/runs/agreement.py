@@ -51,9 +51,12 @@ def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
     """
     data, sections = config.data, config.as_dict()
     del sections["data"], sections["batches"]["executor"]
-    sections["data"] = {**data.fixed(), "max_length": data.max_length}
-    sections["data"]["weights"] = {
-        name: [*part.weights.items()] for name, part in data.parts.items()
+    weights = {name: [*part.weights.items()] for name, part in data.parts.items()}
+    sections["data"] = {
+        **data.prepared_by(),
+        "temperature": data.temperature,
+        "max_length": data.max_length,
+        "weights": weights,
     }
     own = {
         "versions": installed_versions(),

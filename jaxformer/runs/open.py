@@ -45,7 +45,7 @@ def open_translator(
         return make_translator(run, None, options, choose=choose)
     file = models.glossary
     glossary = file and Glossary(read_lines(file), file_name(file))
-    members = open_members(run, models)
+    members = open_members(run, models, options.target_tag)
     params = load_parameters(run, models.checkpoint)
     return make_translator(
         run, params, options, members=members, choose=choose, glossary=glossary
@@ -145,20 +145,24 @@ def open_utility(models: ModelChoice) -> Comet | None:
     return open_comet(models)
 
 
-def open_members(run: Run, models: ModelChoice) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble.
+def open_members(
+    run: Run, models: ModelChoice, target_tag: str
+) -> list[tuple[Run, Parameters]]:
+    """Open the further models of an ensemble, whose targets begin with a tag or "".
 
     Raises InputError if a model does not translate in the run's direction, or has
     another tokeniser.
     """
     found, own = [], _tags(run)
+    targets = {target_tag} if target_tag else _target_tags(run)
     for folder in models.ensemble:
         member = open_run(folder, dtype=models.dtype)
         theirs = _tags(member)
         # One tag may be that of several directions.
         tags = set.union(*own.values()) & set.union(*theirs.values()) - {""}
         both = own.keys() & theirs.keys()
-        if both and not (tags or any(own[each] & theirs[each] for each in both)):
+        is_alike = tags or any(own[each] & theirs[each] for each in both)
+        if both and not (is_alike and targets & _target_tags(member)):
             raise InputError(
                 f"{folder} was trained with other tags than {run.workdir.path}, and "
                 "the models of an ensemble get the same pieces; use another run"
@@ -249,6 +253,10 @@ def _tags(run: Run) -> dict[tuple[str, str], set[str]]:
     for part in run.config.data.parts.values():
         tags[_languages(part.data)].add(part.data.tag)
     return tags
+
+
+def _target_tags(run: Run) -> set[str]:
+    return {part.data.target_tag for part in run.config.data.parts.values()}
 
 
 def _names(tags: Mapping[tuple[str, str], set[str]]) -> str:

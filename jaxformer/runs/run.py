@@ -69,8 +69,9 @@ def prepare_run(
 ) -> Iterator[tuple[Run, PreparedCorpus]]:
     """Make or open a run's folder, tokeniser and corpus; own the folder in the block.
 
-    The workers of a `pipeline` read the text. A check of the same text leaves the
-    record of a run as it is. Raises InputError, also if another process owns it.
+    The workers of a `pipeline` read the text. A check of the same text, prepared alike,
+    leaves the config of a run as it is. Raises InputError, also if another process
+    owns it.
     """
     from jaxformer.corpus.preparation import prepare  # which translations do not need
 
@@ -88,11 +89,13 @@ def prepare_run(
                 config.data, folder.path, tokenizer=tokenizer, pipeline=pipeline,
                 trained_text=folder.trained_text(record), mirror=folder.mirror,
             )  # fmt: skip
-            is_same = record is not None and record.config.data == config.data
+            own, text = config, prepared.report["text"]
+            if is_check and record and record.text == text:
+                is_alike = record.config.data.fixed() == config.data.fixed()
+                own = record.config if is_alike else config
             # With checkpoints, training writes the record when it resumes.
-            if not (folder.has_checkpoints() or (is_check and is_same)):
-                text = prepared.report["text"]
-                folder.write_record(config, prepared.tokenizer, text)
+            if not folder.has_checkpoints():
+                folder.write_record(own, prepared.tokenizer, text)
             folder.mirror.push(folder.corpus)
 
         def open_written() -> None:

@@ -115,6 +115,8 @@ def read_text(
     reference: Path | None,
     split: str,
     options: TranslateRequest,
+    *,
+    is_scored: bool = True,
 ) -> tuple[Run, Text]:
     """Read sentences and references of two files, or of a split of the run's data.
 
@@ -127,7 +129,8 @@ def read_text(
     Raises InputError if only one file is given, if their lines do not match, for a tag
     that the vocabulary lacks, for tags that are not those of the split or of NAME, and
     for a line of a file without a tag if the corpora have several. Also if they have
-    several target tags and none is chosen, or none is the one of the options.
+    several target tags and none is chosen, or none is the one of the options, or if
+    they have several directions; text that is not scored may have any.
     """
     if (source is None) != (reference is None):
         raise InputError("--source and --reference go together: give both, or neither")
@@ -161,6 +164,8 @@ def read_text(
         )
     among = used & {""} or used  # a corpus's tag would go before lines without one
     names = [name for name in tags if tags[name] in among] or [*tags][:1]
+    if not is_scored:
+        return run, text
     chosen = _with_target(run, names, options.target_tag)
     if not chosen:
         known = ", ".join(dict.fromkeys(parts[n].data.target_tag for n in names))

@@ -1,7 +1,7 @@
 """LibreTranslate's API: what its clients send, and the answers that they expect.
 
-Functions of parsed requests; `jaxformer.serving.app` queues the texts. Unknown fields
-are ignored, and messages of errors are LibreTranslate's.
+Functions of parsed requests; `jaxformer.serving.app` queues the texts. Fields of
+neither API are ignored, and messages of errors are LibreTranslate's.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,6 +43,7 @@ class Languages(NamedTuple):
         given = _FORMER.get(given, given).replace("_", "-").lower()
         base = given.partition("-")[0]
         matching = self.matching(given, codes)
+        matching.sort(key=lambda code: code.partition("-")[0] != base)
         either = [code for code in codes if code.replace("_", "-").lower() == given]
         either += [base] if base in matching else []
         either += [*matching, base]

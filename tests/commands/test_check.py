@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import shutil
 import tempfile
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from jaxformer.corpus.prepared import open_prepared
 from jaxformer.runs import estimates
 from jaxformer.runs.estimates import report_quality, report_verdict
+from jaxformer.runs.run import open_run
 from jaxformer.training.memory import Microbatch, StepMemory
 from tests.commands.runs import config_flags, text_of
 
@@ -122,9 +124,22 @@ def test_parameters_and_memory_are_counted_and_nothing_is_trained(result, workdi
 
 def test_a_value_that_is_tried_is_not_recorded(result, command, workdir):
     before = (workdir / "config.json").read_bytes()
-    tried = command("check", "--config.model.d_ff=96", workdir=workdir).result
+    keys = "--config.model.d_ff=96", "--config.data.max_foreign=0.9"
+    tried = command("check", *keys, workdir=workdir).result
     assert tried["parameters"] > result["parameters"]
     assert (workdir / "config.json").read_bytes() == before
+
+
+def test_the_record_of_a_run_follows_its_text(workdir, text, command, tmp_path):
+    run, corrected = tmp_path / "run", tmp_path / "text"
+    shutil.copytree(workdir, run, ignore=shutil.ignore_patterns("corpus", "*.model"))
+    shutil.copytree(text, corrected)
+    for file in corrected.glob("train.*"):
+        file.write_text(file.read_text().replace("a", "ab"))
+    command("check", f"--config.data.directory={corrected}", workdir=run)
+    this = open_run(run)
+    assert this.config.data.directory == str(corrected)
+    assert this.record.text == open_prepared(run).report["text"]
 
 
 def test_without_a_workdir_only_the_page_is_left(check, tmp_path, monkeypatch):

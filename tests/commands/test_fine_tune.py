@@ -87,12 +87,13 @@ def test_the_other_direction_begins_with_a_run_whose_languages_share_a_tokeniser
     refused = command("prepare", *flags, workdir=tmp_path / "other").complaint
     assert "translates en-de, and its tokeniser has a model for each side" in refused
     files = ",".join(f"{toy.directory}/train.{side}" for side in ("de", "en"))
-    longer = config_flags(
-        "data", corpus="files", directory="", train=files, dev=files, test="",
-        source_language="deu", target_language="eng",
-    )  # fmt: skip
-    refused = command("prepare", flags[0], *longer, workdir=tmp_path / "other")
-    assert "has a model for each side" in refused.complaint
+    for target in ("eng", "nld"):
+        longer = config_flags(
+            "data", corpus="files", directory="", train=files, dev=files, test="",
+            source_language="deu", target_language=target,
+        )  # fmt: skip
+        refused = command("prepare", flags[0], *longer, workdir=tmp_path / "other")
+        assert "has a model for each side" in refused.complaint
     again = command("prepare", flags[0], workdir=tmp_path / "same")
     assert again.result["direction"] == "en-de"
 

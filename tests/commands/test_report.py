@@ -83,19 +83,23 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
     assert "cannot be compared" not in html
 
 
-def test_without_a_test_text_the_validation_text_is_scored(command, own_run, toy):
+def test_without_a_test_text_the_validation_text_is_scored(
+    command, own_run, toy, tmp_path
+):
     flags = ("--examples=1", "--config.data.test=")
     metrics = own_run / "metrics.jsonl"
     assert f"{metrics} lacks" not in command("report", *flags, workdir=own_run).err
     lines = metrics.read_bytes()
     metrics.write_bytes(lines[: lines.rindex(b"\n", 0, -1) + 1])
-    answer = command("report", *flags, workdir=own_run)
+    other = shutil.copytree(own_run, tmp_path / "other")
+    answer = command("report", *flags, f"--choose={other}", workdir=own_run)
     assert f"{metrics} lacks its last lines: curves are incomplete" in answer.err
     result = answer.result
     assert result["output"] == str(own_run / "report.html")
     assert result["json"] == str(own_run / "report.json")
     _, data = read(result)
     assert data["text"] == {"name": "dev", "sentences": 12, "direction": "en-de"}
+    assert data["runs"][0]["search"] == "choose=other:1"  # folders may be private
     (example,) = data["runs"][0]["worst"]
     assert example["source"] in toy.dev
 

@@ -90,6 +90,6 @@ def test_a_corpus_is_continued_with_the_same_models_only(
     flags += ("--no-languages", "--beam_size=2", f"--choose={others[1]}")
     assert use("translate_corpus", *flags).result["lines"] == len(toy.test)
     assert use("translate_corpus", *flags).result["lines"] == len(toy.test)
-    trained_further = "jaxformer.commands.translate_corpus.load_parameters"
+    trained_further = "jaxformer.commands.translate_corpus.read_parameters"
     monkeypatch.setattr(trained_further, lambda *_: {"scale": np.ones(1)})
     assert "was begun with choose='" in use("translate_corpus", *flags).complaint

@@ -320,7 +320,7 @@ def test_tags_of_languages():
     tags = [">>eng_Latn<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>de<<", ">>arb_Arab<<"]
     for code, tag in (
         ("en", 0), ("eng", 0), ("eng_Latn", 0), ("zh", 1), ("zh-TW", 2), ("deu", 3),
-        ("ar", 4),
+        ("ar", 4), ("zh_CN", 1), ("zho_Hant", 2),
     ):  # fmt: skip
         assert tag_of_language(tags, code, "data.source_language") == tags[tag]
     with pytest.raises(InputError, match=r"target_language=fr is none of its lang"):

@@ -92,8 +92,9 @@ def test_warnings_are_ordered_by_what_is_lost_and_then_by_their_share(clean, con
     assert said(corpus, config) == [
         "train: 225 pairs of 1,500, 15%, are dropped by data.max_length=60: raise it",
         f"train: 16 pairs of 1,500, 1%, are dropped as empty: {LINES}",
-        "test: 4 pairs of 50 with target words unknown to the tokeniser: add "
-        f"training text that has the characters, or {LINES}",
+        "test: 4 pairs of 50 with target words unknown to the tokeniser: set "
+        "data.character_coverage=1, or add training text that has the characters, or "
+        f"{LINES}",
         "test: 3 pairs of 50 that train has too: remove the lines of train listed in "
         "--output=findings.tsv",
         "train: 2 pairs of 1,500 with a side that was decoded wrongly: set "

@@ -1,6 +1,7 @@
 """Processes that do not train one run are refused."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -24,6 +25,7 @@ from jaxformer.system.errors import InputError
             {"data.target_language": "ja"},
             "process 1 has data.target_language='ja', and",
         ),
+        ({"data.weights": {"": [0, 0.5]}}, "process 1 has data.weights="),
         ({"data.tag": ">>a<<"}, "process 1 has data.tag='>>a<<', and process 0 has ''"),
         ({"text": "theirs"}, "process 1 has text='theirs', and process 0 has 'ours'"),
     ],
@@ -32,12 +34,15 @@ def test_another_config_or_text_is_refused(monkeypatch, change, message):
 
     def gather(own):
         assert change.keys() <= own.keys()
+        assert own["data.tokenizer"] == ""  # a path: the content is compared
         return [own, {**own, **change}]
 
     monkeypatch.setattr(processes, "gather", gather)
     prepared = Mock(report={"text": "ours"}, tokenizer=Mock(hash="1"))
     with pytest.raises(InputError, match=message) if message else nullcontext():
-        require_one_run(parse_config(read_config_file("demo")), prepared)
+        config = parse_config(read_config_file("demo"))
+        data = replace(config.data, tokenizer="own.model")
+        require_one_run(replace(config, data=data), prepared)
 
 
 @pytest.mark.parametrize(

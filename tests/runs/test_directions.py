@@ -45,6 +45,12 @@ def test_an_imported_model_has_those_of_its_vocabulary():
         "de": {"acm", "ar", "en"}, "en": {"acm", "ar", "de"},
     }  # fmt: skip
     assert found["de"]["en"] == Direction("deu_Latn", ">>deu_Latn<<", ">>eng_Latn<<")
+    own = [("en", code, "", "") for code in ("pt-BR", "pt", "cmn", "zh")]
+    assert {*directions_of(data(*own), [])["en"]} == {"pt-BR", "pt", "cmn", "zh"}
+    codes = "pes_Arab", "prs_Arab", "knc_Arab", "knc_Latn", "zho_Hant", "zho_Hans"
+    assert [*directions_of(nllb, [f">>{code}<<" for code in codes])] == [
+        "fa", "prs-Arab", "kr-Arab", "kr", "zh-Hant", "zh"
+    ]  # fmt: skip
     marian = directions_of(data(("en", "fr", "", "")), [">>fra<<", ">>ron<<"])
     assert marian == {
         "en": {

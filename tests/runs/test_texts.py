@@ -111,8 +111,14 @@ def test_a_tag_of_two_source_languages_chooses_no_direction(tmp_path):
     said = "source may be text of en-fr, de-fr; choose a corpus by --split=NAME/test"
     with pytest.raises(InputError, match=said):
         read_text(run, *files, "test", TranslateRequest())
+    _, text = read_text(run, *files, "test", TranslateRequest(), is_scored=False)
+    assert text.sources == [">>5<< 6"]
     this, _ = read_text(run, *files, "de/test", TranslateRequest())
     assert this.config.data.direction == "de-fr"
+
+
+def _tags_of(text):
+    return dict(zip(("tag", "target_tag"), text.split(" "), strict=False))
 
 
 @pytest.mark.parametrize(
@@ -123,19 +129,25 @@ def test_a_tag_of_two_source_languages_chooses_no_direction(tmp_path):
         ([">>5<<"], [">>5<<", ">>6<<"], False),
         ([">>5<<"], [""], True),
         ([">>5<<"], [">>6<<"], True),
+        ([">>5<< >>de<<"], [">>5<< >>de<<"], False),
+        ([">>5<< >>de<<"], [">>5<<"], True),
+        ([">>5<<"], [">>5<< >>de<<"], True),
+        ([">>5<< >>de<<", ">>5<< >>fr<<"], [">>5<< >>fr<<"], True),
+        ([">>5<<"], [">>5<<", ">>5<< >>fr<<"], False),
     ],
 )
 def test_a_member_of_an_ensemble_knows_the_tags(monkeypatch, own, theirs, is_refused):
     run, member = (
-        run_of({f"c{n}": {"tag": tag} for n, tag in enumerate(tags)})
+        run_of({f"c{n}": _tags_of(text) for n, text in enumerate(tags)})
         for tags in (own, theirs)
     )
     run.tokenizer.hash = member.tokenizer.hash = ""
     monkeypatch.setattr(open_module, "open_run", lambda *_, **__: member)
     monkeypatch.setattr(open_module, "load_parameters", lambda *_: {})
     models = ModelChoice(ensemble=(Path("other"),))
+    target_tag = ">>de<<" if len(run.config.data.target_tags) > 1 else ""
     if is_refused:
         with pytest.raises(InputError, match="other was trained with other tags than"):
-            open_members(run, models)
+            open_members(run, models, target_tag)
     else:
-        assert open_members(run, models) == [(member, {})]
+        assert open_members(run, models, target_tag) == [(member, {})]

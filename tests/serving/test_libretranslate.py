@@ -59,6 +59,8 @@ def test_the_tag_and_the_target_are_those_of_the_direction(serve):
         (["zh", "zh-Hant"], "zh_Hant", "zh-Hant"),
         (["zh", "zh-Hant"], "zho_Hans", "zh"),
         (["zh", "zh-Hant"], "zt", "zh-Hant"),
+        (["fa", "prs-Arab"], "prs", "prs-Arab"),
+        (["en"], "en-x-0000", "en"),
         (["zh"], "zh-TW", "zh"),
         (["zh-Hant"], "zh-CN", ""),
         (["pt-BR", "pt"], "pt-PT", "pt"),
