@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 # A word, one character of a script that puts no spaces between words, or punctuation
 # between spaces.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0003ffff"
@@ -113,6 +111,8 @@ def nearest_pairs(
     `middles` are in order. Pairs of indices are in the order of the source, as many as
     there can be, so that the sum of the distances is least.
     """
+    import numpy as np  # --help needs none
+
     if not (middles and linked):
         return []
     order = sorted(range(len(linked)), key=linked.__getitem__)
