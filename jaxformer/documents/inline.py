@@ -371,7 +371,7 @@ def _is_apart(
 
 
 def _is_closing(text: str) -> bool:
-    """Whether a text begins with no word, nor with what begins one, such as "( or $."""
+    """Whether a text begins with no word, nor with what begins one, as ( or $ does."""
     kind = unicodedata.category(text[0]) if text else "Zs"
     return kind[0] == "Z" or (kind in ("Pe", "Pf", "Po") and not text[1:].isalnum())
 
