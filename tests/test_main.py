@@ -153,6 +153,7 @@ import resource, sys
 {}
 used = resource.getrusage(resource.RUSAGE_SELF)
 useless = {{"torch", "tensorflow", "pandas", "optax", "sacrebleu"}} & {{*sys.modules}}
+useless |= set() if "jax" in sys.modules else {{"numpy"}} & {{*sys.modules}}
 print(used.ru_utime + used.ru_stime, "jax" in sys.modules, useless or "none")
 """
 HELP = "from jaxformer.main import main; main(['jaxformer', '{}', '--help'])"

@@ -35,7 +35,7 @@ def matching_codes(code: str, codes: Iterable[str]) -> list[str]:
     """Return which of `codes` are of the language and script of a code, or []."""
     from langcodes import tag_is_valid
 
-    # langcodes keeps all that it is asked, and a server is asked for any code.
+    # langcodes caches each code without a limit, and clients of a server send any.
     form = "[a-z]{2,3}([-_][a-z]{4})?([-_]([a-z]{2}|[0-9]{3}))?"
     if not (re.fullmatch(form, code, re.I) and tag_is_valid(code)):
         return []

@@ -41,7 +41,7 @@ def native_half_of(element: str) -> Half | None:
 
 
 def pairs_of(halves: Sequence[Half | None]) -> set[tuple[int, int]]:
-    """Return the indices of begin and end, in this order, also by way of an else.
+    """Return indices of halves of one block that follow each other: begin, else, end.
 
     An end closes the last open begin of its name, and what was opened behind that
     stays open.
@@ -65,8 +65,8 @@ def pairs_of(halves: Sequence[Half | None]) -> set[tuple[int, int]]:
 def values_of(halves: Iterable[Half | None]) -> set[Half]:
     """Return which are no halves, but values such as {% url 'x' %} or <name>.
 
-    There are none beside an end or an else of another begin, since each may be that
-    begin, as {% if a %} is beside {% end %}.
+    There are none if an end or an else lacks its begin, since each may be that begin,
+    as {% if a %} may be that of {% end %}.
     """
     known = {*halves} - {None}
     begins, ends = (

@@ -121,20 +121,20 @@ class Segment:
         at, has_letters = 0, False
         found = [*self._placeholders.find(text)]
         counts = Counter(text[begin:end] for begin, end, _ in found)
-        as_written: dict[str, list[str]] = {}  # by what it says, the last one first
+        forms: dict[str, list[str]] = {}
         for begin, end, _ in self._placeholders.find(raw) if raw != text else ():
             own = raw[begin:end]
-            as_written.setdefault(html.unescape(own), []).insert(0, own)
-        for own in [
-            each for each in as_written if len(as_written[each]) != counts[each]
-        ]:
-            del as_written[own]  # some stand in it as another placeholder
+            forms.setdefault(html.unescape(own), []).append(own)
+        # Without those of which some are another placeholder in `raw`.
+        same = {
+            own: iter(forms[own]) for own in forms if len(forms[own]) == counts[own]
+        }
         for begin, end, shown in found:
             has_letters |= self._write(text[at:begin])
             if shown not in self._placeholders.symbols:
                 shown = _if_short(shown)
             own = text[begin:end]
-            is_raw = raw == text or (own in as_written and as_written[own].pop() == own)
+            is_raw = raw == text or (own in same and next(same[own]) == own)
             node = self._add("other", own if is_raw else self._escape(own), shown)
             node.half = half_of(own)
             at = end
@@ -371,7 +371,7 @@ def _is_apart(
 
 
 def _is_closing(text: str) -> bool:
-    """Whether a text begins with no word, nor with what begins one, as ( or $ does."""
+    """Whether a text is empty, or begins with a space or a mark that ends a word."""
     kind = unicodedata.category(text[0]) if text else "Zs"
     return kind[0] == "Z" or (kind in ("Pe", "Pf", "Po") and not text[1:].isalnum())
 

@@ -77,8 +77,8 @@ class Alignment:
         """Return the words linked to a span of the source that stand together.
 
         The run has the highest score: the number of its words that are linked to the
-        span, less the number of its other words. Once _MOST_READ links were read, it
-        is from the first linked word to the last in the source.
+        span, less the number of its other words. Once _MOST_READ links were read, only
+        the words of the first and the last link in the span are returned.
         """
         low, high = (bisect.bisect_left(self._sources, at) for at in (begin, end))
         if high - low > self._unread:

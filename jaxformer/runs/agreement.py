@@ -47,7 +47,7 @@ def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
     """Raise InputError in all processes if one differs from process 0.
 
     Compares the versions of packages, the text, the tokeniser and the config, except
-    how batches are read ahead and where the text lies.
+    how batches are read ahead and where text and tokeniser lie.
     """
     data, sections = config.data, config.as_dict()
     del sections["data"], sections["batches"]["executor"]
@@ -56,7 +56,7 @@ def require_one_run(config: Config, prepared: PreparedCorpus) -> None:
         **data.prepared_by(),
         "temperature": data.temperature,
         "max_length": data.max_length,
-        "weights": weights,
+        "corpora.weight": weights,
     }
     own = {
         "versions": installed_versions(),

@@ -42,20 +42,20 @@ def directions_of(
 
 
 def _short(languages: Iterable[str]) -> dict[str, str]:
-    """Give each language the shortest code that stands for no other and is free.
+    """Give each language the shortest code that no other one has.
 
-    That of a language alone stands for its usual script, if that is among them.
+    A code without a script, such as "zh", stands for the usual script, if a language
+    among them has it. One that is such a code keeps it.
     """
     kinds = {name: language_and_script(name) for name in languages}
     found: dict[str, str] = {}
     for name in sorted(kinds, key=lambda name: name != kinds[name][0]):
         base, script = own = kinds[name]
         usual = language_and_script(base)
-        codes = [name.replace("_", "-")]
-        if [*kinds.values()].count(own) == 1:
-            codes.insert(0, f"{base}-{script}")
-        if own == usual or usual not in kinds.values():
-            codes.insert(0, base)
+        is_only = [*kinds.values()].count(own) == 1
+        codes = [base] if own == usual or usual not in kinds.values() else []
+        codes += [f"{base}-{script}"] if is_only else []
+        codes += [name.replace("_", "-")]
         taken = {*found.values()}
         found[name] = next((code for code in codes if code not in taken), codes[-1])
     return found

@@ -148,10 +148,11 @@ def open_utility(models: ModelChoice) -> Comet | None:
 def open_members(
     run: Run, models: ModelChoice, target_tag: str
 ) -> list[tuple[Run, Parameters]]:
-    """Open the further models of an ensemble, whose targets begin with a tag or "".
+    """Open the further models of an ensemble.
 
-    Raises InputError if a model does not translate in the run's direction, or has
-    another tokeniser.
+    Their targets begin with `target_tag`, or if it is "", with what those of the run
+    do. Raises InputError if a model does not translate in the run's direction, or has
+    other tags or another tokeniser.
     """
     found, own = [], _tags(run)
     targets = {target_tag} if target_tag else _target_tags(run)

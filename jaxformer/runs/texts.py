@@ -162,10 +162,10 @@ def read_text(
             f"{source} has lines without a tag, and the corpora of the run have "
             f"{known}; give one by --tag, or a corpus by --split=NAME/{kind}"
         )
-    among = used & {""} or used  # a corpus's tag would go before lines without one
-    names = [name for name in tags if tags[name] in among] or [*tags][:1]
     if not is_scored:
         return run, text
+    among = used & {""} or used  # a corpus's tag would go before lines without one
+    names = [name for name in tags if tags[name] in among] or [*tags][:1]
     chosen = _with_target(run, names, options.target_tag)
     if not chosen:
         known = ", ".join(dict.fromkeys(parts[n].data.target_tag for n in names))

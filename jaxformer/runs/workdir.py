@@ -277,8 +277,9 @@ class Workdir:
                 )
             given = run.tokenizer_file
             has_two = tokenizer.source_model != tokenizer.target_model
-            before, now = _languages(theirs.config.data), _languages(config.data)
-            if has_two and before[0].isdisjoint(now[0]) and now[0] <= before[1]:
+            sources, targets = _languages(theirs.config.data)
+            now, _ = _languages(config.data)
+            if has_two and now.isdisjoint(sources) and now <= targets:
                 raise InputError(
                     f"{run.path} translates {theirs.direction}, and its tokeniser has "
                     f"a model for each side; begin {config.data.direction} with a run "

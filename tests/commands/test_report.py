@@ -83,15 +83,13 @@ def test_a_report_agrees_with_training_and_evaluation(use, trained, toy, tmp_pat
     assert "cannot be compared" not in html
 
 
-def test_without_a_test_text_the_validation_text_is_scored(
-    command, own_run, toy, tmp_path
-):
+def test_without_a_test_text_the_validation_text_is_scored(command, own_run, toy):
     flags = ("--examples=1", "--config.data.test=")
     metrics = own_run / "metrics.jsonl"
     assert f"{metrics} lacks" not in command("report", *flags, workdir=own_run).err
     lines = metrics.read_bytes()
     metrics.write_bytes(lines[: lines.rindex(b"\n", 0, -1) + 1])
-    other = shutil.copytree(own_run, tmp_path / "other")
+    other = shutil.copytree(own_run, own_run.with_name("other"))
     answer = command("report", *flags, f"--choose={other}", workdir=own_run)
     assert f"{metrics} lacks its last lines: curves are incomplete" in answer.err
     result = answer.result

@@ -312,11 +312,7 @@ def test_placeholders_stand_apart_from_words_and_from_each_other(target):
         ("see (a) {x}{y}", "sieh (a)", "sieh {x}{y} (a)"),
         ("{x} a (b)", "__PH__ a __PH__(b) __PH__.", "{x} a (b)."),
         ("{x} a b c", '__PH__ a "b __PH__" __PH__"c" -5', '{x} a "b" "c" -5'),
-        (
-            "{x} a b c d e f g h i j k l",
-            "__PH__ a __PH__$ __PH__-5 __PH__%",
-            "{x} a $ -5%",
-        ),
+        ("{x} a b c d e f g h", "__PH__ a __PH__$ __PH__-5 __PH__%", "{x} a $ -5%"),
     ],
 )
 def test_the_spaces_of_a_translation_stay(source, target, expected):
@@ -427,8 +423,8 @@ def test_patterns_of_ones_own():
         ),
         (
             "html",
-            "<meta charset=UTF-8><meta http-equiv=content-type content='charset=x'>a",
-            "<meta charset=UTF-8><meta http-equiv=content-type content='charset=x'>A",
+            "<meta charset=utf8><meta charset=x>b",
+            "<meta charset=utf8><meta charset=x>B",
         ),
         (
             "html",
@@ -553,7 +549,7 @@ def test_halves_keep_their_order(markup, text, first, last):
         ("a <x> b <y> c <z> d", "d <z> c <y> b <x> a"),
         ("a {%u 1%} b {%u 2%} c", "c {%u 2%} b {%u 1%} a"),
         ("a <br> b <b>c</b> <i>d</i>", "<i>d</i> <b>c</b> b <br> a"),
-        # What begins or ends in another text is no value.
+        # No value: what begins or ends in another text.
         ("a {% endfor %} b {% endif %} c", "c {% endfor %} b {% endif %} a"),
         ("a {% else %} b {% endif %} c", "c {% else %} b {% endif %} a"),
         ("a {% if x %} b {% else %} c", "c {% if x %} b {% else %} a"),
@@ -570,7 +566,7 @@ def test_halves_keep_their_order(markup, text, first, last):
         ("a </b> b </i> c", "c </b> b </i> a"),
     ],
 )
-def test_values_that_look_like_halves_move_with_their_words(text, expected):
+def test_values_alone_move_with_their_words(text, expected):
     symbols = [SYMBOL] if "%" in text else []
     assert translated("txt", text, reversed, str, symbols) == (expected, [])
 

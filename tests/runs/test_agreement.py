@@ -21,17 +21,13 @@ from jaxformer.system.errors import InputError
             {"model.dropout": 0.7},
             "process 1 has model.dropout=0.7, and process 0 has 0.0; give all",
         ),
-        (
-            {"data.target_language": "ja"},
-            "process 1 has data.target_language='ja', and",
-        ),
-        ({"data.weights": {"": [0, 0.5]}}, "process 1 has data.weights="),
+        ({"data.target_language": "ja"}, "process 1 has data.target_language='ja'"),
+        ({"data.corpora.weight": {"": [0, 0.5]}}, "process 1 has data.corpora.weight="),
         ({"data.tag": ">>a<<"}, "process 1 has data.tag='>>a<<', and process 0 has ''"),
         ({"text": "theirs"}, "process 1 has text='theirs', and process 0 has 'ours'"),
     ],
 )
 def test_another_config_or_text_is_refused(monkeypatch, change, message):
-
     def gather(own):
         assert change.keys() <= own.keys()
         assert own["data.tokenizer"] == ""  # a path: the content is compared
